@@ -277,7 +277,7 @@ def test_title_and_legend_say_whether_all_rows_are_drawn_or_those_trained_on(tmp
     tables = {"a": (x, np.sign(x[:, 0])), "b": (x, np.sign(x[:, 0]))}
     intarsia.inspect(tables=tables, picture=tmp_path / "all.png")
     result = intarsia.run(
-        tables=tables, rounds=1, tolerance=0, yardsticks=False, out=tmp_path / "o"
+        tables=tables, rounds=1, tolerance=0, yardsticks=False, out=tmp_path / "o", workers=1
     )
     trained = 200 - result.metrics.server.samples
     for figure, count, which in zip(

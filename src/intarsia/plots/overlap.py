@@ -363,8 +363,9 @@ def classes_of(
         cells = cell_of[order[np.searchsorted(samples[order], block.samples[known])]]
         # of two classes, the first is stored as -1
         codes = np.maximum(block.y[known], 0).astype(int)
-        for cell, code in np.unique(np.stack([cells, codes]), axis=1).T.tolist():
-            held.setdefault(cell, set()).add(code)
+        pairs = np.flatnonzero(np.bincount(cells * len(classes) + codes))
+        for pair in pairs.tolist():
+            held.setdefault(pair // len(classes), set()).add(pair % len(classes))
     every = [code for some in held.values() for code in some]
     if len(every) > len(set(every)) or len(held) < 2:
         return {}
