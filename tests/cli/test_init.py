@@ -1273,6 +1273,24 @@ def test_ids_with_hyphens_and_zeros_in_front_are_those_without(tmp_path, monkeyp
     assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
 
 
+def test_punctuation_counts_in_ids_that_it_alone_tells_apart(tmp_path, monkeypatch, capfd):
+    days = [(day, month) for month in (3, 5, 9, 11) for day in range(1, 21)]
+    for own, others in (
+        # the patients of two hospitals: 1-11 is not 11-1
+        ([f"1-{k}" for k in range(1, 81)], [f"11-{k}" for k in range(1, 81)]),
+        # days and months in two orders: the third of May is not the fifth of March
+        (
+            [f"{day:02}.{month:02}.2020" for day, month in days],
+            [f"{month:02}/{day:02}/2020" for day, month in days],
+        ),
+    ):
+        there = bank(customer=others, age=AGE[20:100])  # a column in common, and labels
+        found = proposed(tmp_path, monkeypatch, bank(customer=own), there)
+        assert "normalise" not in found.get("alignment", {})
+        assert "normalise" not in said(capfd)[1]
+        (tmp_path / "mine.toml").unlink()
+
+
 def test_ids_that_a_spreadsheet_wrote_with_a_point_are_whole_numbers_whatever_the_decimal(
     tmp_path, monkeypatch, capfd
 ):

@@ -315,3 +315,12 @@ def test_levels_that_a_third_client_tells_apart_are_no_other_words():
     assert notes_on_words(own)
     assert notes_on_words({**own, "third": {"town": ["a", "b", "e"]}})
     assert not notes_on_words({**own, "third": {"town": ["b", "c", "e"]}})
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_codes_of_more_digits_than_a_float_keeps_are_levels_of_their_own(kind):
+    rows = np.arange(60)
+    codes = [kind(123456789012345678 + one) for one in rows % 3]
+    own = {name: pd.DataFrame({"code": codes, "y": rows % 3 == 0}) for name in ("bank", "shop")}
+    run = intarsia.run(tables=own, label="y", categorical=["code"], yardsticks=False)
+    assert run.metrics.server.accuracy == 1.0

@@ -74,7 +74,9 @@ def test_as_many_values_are_shared_as_by_the_best_of_all_rules(one, other, most)
     assert _most_shared(first, second) == max(every) >= most
 
 
-@pytest.mark.parametrize("kind", [str, "{:.1f}".format, "k{}".format])
+@pytest.mark.parametrize(
+    "kind", [str, "{:.1f}".format, "k{}".format, "12345678901234567{:02}".format]
+)
 def test_rows_of_one_id_are_found_however_ids_are_read(kind):
     rng = np.random.default_rng(1)
     own = {"a": rng.permutation(50), "b": rng.permutation(90)[:60] + 20}

@@ -190,8 +190,9 @@ def all_dates(texts: Iterable[str], order: str) -> bool:
 def canonical(text: str, value: float | None = None) -> str:
     """Return a category or class as text that does not depend on the file's number format.
 
-    "1.0", "+1" and "1" are "1"; "True" is "true"; "01" stays, since it may be a code. `value` is
-    the number that the text is where the file has a decimal comma or thousands.
+    "1.0", "+1" and "1" are "1"; "True" is "true"; "01" stays, since it may be a code, and so does
+    a code of more digits than a number keeps. `value` is the number that the text is where the
+    file has a decimal comma or thousands.
     """
     text = text.strip()
     if text.lower() in ("true", "false"):
@@ -199,7 +200,9 @@ def canonical(text: str, value: float | None = None) -> str:
     value = number(text) if value is None else value
     if value is None or not math.isfinite(value) or _LEADING_ZERO.match(text):
         return text
-    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+    if value == int(value) and abs(value) < 2**53:
+        return str(int(value))
+    return text if text.isdecimal() and text.isascii() else repr(value)
 
 
 def ascending(texts: Iterable[str]) -> tuple[str, ...]:

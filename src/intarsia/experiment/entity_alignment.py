@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
-from intarsia.data.parsing import canonical
+from intarsia.data.parsing import canonical, date_orders
 from intarsia.errors import ExperimentError, several
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
@@ -109,7 +109,7 @@ def notes_on_ids(ids: Mapping[ClientId, Ids]) -> tuple[str, ...]:
         least = _ALIKE * min(len(written[one]), len(written[other]))
         if written[one] & written[other] or len(bare[one] & bare[other]) < max(least, 1):
             continue
-        rules, rows = normalisation.rules_that_match(few[one], few[other])
+        rules, rows = normalisation.rules_that_match(few[one], few[other], date_orders)
         if rows >= least:
             said = ", ".join(f'"{rule}"' for rule in rules)
             told.append(

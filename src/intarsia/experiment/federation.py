@@ -56,6 +56,7 @@ from intarsia.data.labels import (
     notes_on_marked,
     with_weights,
 )
+from intarsia.data.parsing import date_orders
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
 from intarsia.data.table import Hashes, Held, Table, split
@@ -873,7 +874,7 @@ def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> s
             "write them alike in both tables."
         )
     if own.dtype.kind == labelled.dtype.kind == "U":
-        rules, alike = rules_that_match(own, labelled)
+        rules, alike = rules_that_match(own, labelled, date_orders)
         if rules:
             said = ", ".join(f'"{rule}"' for rule in rules)
             how = "without zeros in front" if rules == ("zeros",) else "by a rule"

@@ -29,7 +29,6 @@ from intarsia.inspection.table_proposal import (
     tried,
 )
 from intarsia.privacy.entity_matching.normalisation import (
-    RULES_TRIED,
     Rule,
     fewest_rules,
     look,
@@ -293,7 +292,13 @@ def _most_shared(first: Column, second: Column) -> int:
     shared = len(first.values_there & second.values_there)
     if len(first.under_all_rules & second.under_all_rules) <= shared:
         return shared  # no rule makes more alike
-    return max(_shared([first, second], rules) for rules in RULES_TRIED)
+    return _shared([first, second], _fewest_rules([first, second]))
+
+
+def _fewest_rules(columns: Sequence[Column]) -> tuple[Rule, ...]:
+    """Return the fewest rules by which most values of columns are alike."""
+    values = [own.values_there for own in columns]
+    return fewest_rules(lambda rules: _shared(columns, rules), values, date_orders)
 
 
 def _refuse_repeats(
@@ -391,7 +396,7 @@ def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
         len(one.under_all_rules & other.under_all_rules) for one, other in pairs
     ):
         return ()
-    return fewest_rules(lambda rules: _shared(columns, rules))
+    return _fewest_rules(columns)
 
 
 def _alike(

@@ -67,6 +67,11 @@ class Column:
         found = np.frombuffer(self.figures) if self.figures else np.zeros(0)
         return bool((np.isfinite(found) & (found == np.trunc(found))).all())
 
+    @property
+    def exact(self) -> bool:
+        """Return whether all values are whole numbers that no other is, as floats hold them."""
+        return self.whole and max(map(abs, self.figures or (0.0,))) < 2**53
+
     @cached_property
     def steps(self) -> frozenset[float]:
         """Return the different numbers, but for what may stand for a missing value."""
@@ -288,7 +293,7 @@ class Matched:
             if one.source.id is not None and one.columns
         }
         self.ids: dict[str, NDArray[Any]]
-        if all(own.whole and not own.coded for own in columns.values()):  # which no rule changes
+        if all(own.exact and not own.coded for own in columns.values()):  # which no rule changes
             self.ids = {name: own.numbers for name, own in columns.items()}
         elif rules:
             self.ids = {

@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from intarsia.data.parsing import date_orders
 from intarsia.errors import FederationError, TableError
 from intarsia.privacy.entity_matching.normalisation import (
     checked,
     normalised,
     of_one_type,
+    rules_that_match,
     whole_numbers,
 )
 
@@ -38,6 +40,21 @@ def test_a_rule_does_what_its_name_says(rule, raw, expected):
 def test_rules_are_applied_in_their_order():
     assert after(["０７", "x"], "width", "zeros") == ["7", "x"]
     assert after(["０７", "x"], "zeros", "width") == ["07", "x"]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "expected"),
+    [
+        (["12.345.678-9", "1-11"], ["12345678-9", "111"], (("punctuation",), 2)),
+        (["01.02.2020", "31.12.2020"], ["01-02-2020", "31-12-2020"], (("punctuation",), 2)),
+        (["001-11", "001-12"], ["1-11", "1-12"], (("punctuation", "zeros"), 2)),
+        (["1-11", "1-12", "KD"], ["11-1", "11-2", "kd"], (("case",), 1)),
+        (["001-11"], ["11-1"], ((), 0)),
+        (["01.02.2020", "31.12.2020"], ["01/02/2020", "12/31/2020"], ((), 0)),
+    ],
+)
+def test_punctuation_is_no_rule_where_it_alone_tells_ids_apart(own, others, expected):
+    assert rules_that_match(np.array(own), np.array(others), date_orders) == expected
 
 
 @given(st.integers(0, 10**9), st.integers(0, 4), st.sampled_from(["kd", "KD", " Kd ", "K D "]))

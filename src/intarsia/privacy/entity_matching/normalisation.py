@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations, starmap
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -42,6 +43,9 @@ from intarsia.core.block import ClientId
 from intarsia.errors import FederationError, TableError, several
 
 Rule = Literal["strip", "spaces", "case", "punctuation", "zeros", "width"]
+
+# returns in which orders of day and month all of some texts are dates; none: they are no dates
+Orders = Callable[[Iterable[str]], Sequence[str]]
 
 _DIGITS = re.compile(r"[0-9]+")
 _WHOLE = re.compile(r"-?[1-9][0-9]{0,18}|0")
@@ -80,20 +84,32 @@ def look(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", text).translate(_LOOKS).casefold().split())
 
 
-def rules_that_match(own: NDArray[Any], others: NDArray[Any]) -> tuple[tuple[Rule, ...], int]:
+def rules_that_match(
+    own: NDArray[Any], others: NDArray[Any], orders: Orders
+) -> tuple[tuple[Rule, ...], int]:
     """Return the rules by which most text ids would be others', and how many; or none and 0."""
 
     def alike(rules: Sequence[Rule]) -> int:
         one, other = ({*by_rules(ids, rules).tolist()} for ids in (own, others))
         return len(one & other)
 
-    rules = fewest_rules(alike)
+    rules = fewest_rules(alike, [own.tolist(), others.tolist()], orders)
     return rules, alike(rules) if rules else 0
 
 
-def fewest_rules(alike: Callable[[Sequence[Rule]], int]) -> tuple[Rule, ...]:
-    """Return the fewest rules by which most ids are `alike`, of one rule if it does as much."""
+def fewest_rules(
+    alike: Callable[[Sequence[Rule]], int], columns: Sequence[Iterable[str]], orders: Orders
+) -> tuple[Rule, ...]:
+    """Return the fewest rules by which most ids are `alike`, of one rule if it does as much.
+
+    Without `punctuation`, if that alone tells ids of two columns apart, or these are dates of which
+    `orders` says no order in common: 3/5/2020 is another day than 3.5.2020 there.
+    """
     found = max(RULES_TRIED, key=alike)  # the first of equal ones
+    if "punctuation" in found and (
+        any(starmap(_tells_apart, combinations(columns, 2))) or _in_two_orders(columns, orders)
+    ):
+        found = max((one for one in RULES_TRIED if "punctuation" not in one), key=alike)
     for rule in found if len(found) > 1 else ():
         fewer = tuple(one for one in found if one != rule)
         found = fewer if alike(fewer) == alike(found) else found
@@ -106,6 +122,34 @@ RULES_TRIED: Final[tuple[tuple[Rule, ...], ...]] = (
     ("width", "spaces", "case", "zeros"),
     ("width", "spaces", "case", "punctuation", "zeros"),
 )
+
+
+def _in_two_orders(columns: Iterable[Iterable[str]], orders: Orders) -> bool:
+    found = [{*orders(own)} for own in columns]
+    return all(found) and not set.intersection(*found)
+
+
+def _tells_apart(own: Iterable[str], others: Iterable[str]) -> bool:
+    """Return whether punctuation alone tells some ids apart, as 1-11 and 11-1 of two hospitals.
+
+    It stands elsewhere in each of the two then, and not only where the other has none.
+    """
+    known = dict(map(_cut, own))
+    pairs = ((known.get(bare), cuts) for bare, cuts in map(_cut, others))
+    return any(one is not None and not (one <= cuts or cuts <= one) for one, cuts in pairs)
+
+
+def _cut(text: str) -> tuple[str, frozenset[int]]:
+    """Return a text after all rules, and how many of its letters follow punctuation within it."""
+    letters: list[str] = []
+    cuts: set[int] = set()
+    for one in reversed("".join(unicodedata.normalize("NFKC", text).split()).casefold()):
+        if _is_no_punctuation(one):
+            letters.append(one)
+        else:
+            cuts.add(len(letters))
+    bare = _without_zeros("".join(reversed(letters)))
+    return bare, frozenset(cuts & {*range(1, len(bare))})
 
 
 def by_rules(texts: NDArray[np.str_], rules: Sequence[Rule]) -> NDArray[np.str_]:
