@@ -358,6 +358,21 @@ def test_dictionary_and_pseudonyms_go_together(folder):
     assert [cell.stop - cell.start for cell in shared] == [1]
 
 
+def two_with(folder, category):
+    """Return the training blocks of a.csv and b.csv, which have a category, by d.toml."""
+    own = {"id": "id", "categorical": [category]}
+    tree = {
+        "algorithm": {"name": "hyfdca"},
+        "split": {"test": 0.0},
+        "alignment": {"dictionary": "d.toml"},
+        "client": [
+            {"name": "a", "path": "a.csv", "label": "ill", **own},
+            {"name": "b", "path": "b.csv", **own},
+        ],
+    }
+    return federation.build(from_dict(tree, folder)).train
+
+
 def test_levels_that_differ_in_case_alone_are_one_where_the_dictionary_says_so(tmp_path):
     written(
         tmp_path,
@@ -365,16 +380,7 @@ def test_levels_that_differ_in_case_alone_are_one_where_the_dictionary_says_so(t
         b_csv="id,sex,z\n1,f,1\n2,M,2\n3,m,5\n",
         d_toml="[feature.sex]\nignore_case = true\n",
     )
-    tree = {
-        "algorithm": {"name": "hyfdca"},
-        "split": {"test": 0.0},
-        "alignment": {"dictionary": "d.toml"},
-        "client": [
-            {"name": "a", "path": "a.csv", "id": "id", "label": "ill", "categorical": ["sex"]},
-            {"name": "b", "path": "b.csv", "id": "id", "categorical": ["sex"]},
-        ],
-    }
-    found = federation.build(from_dict(tree, tmp_path)).train
+    found = two_with(tmp_path, "sex")
     assert set(found["a"].features) == {"sex=f", "sex=m", "x"}
     at = [found["b"].features.index(name) for name in ("sex=f", "sex=m")]
     np.testing.assert_array_equal(found["b"].x[:, at], [[1, 0], [0, 1], [0, 1]])
@@ -390,16 +396,7 @@ def test_no_and_yes_in_other_words_are_one_where_the_dictionary_says_so(tmp_path
         b_csv="id,smoker,z\n1,1,1\n2,0,2\n3,0,5\n4,0,1\n",
         d_toml="[feature.smoker]\nno_and_yes = true\n",
     )
-    tree = {
-        "algorithm": {"name": "hyfdca"},
-        "split": {"test": 0.0},
-        "alignment": {"dictionary": "d.toml"},
-        "client": [
-            {"name": "a", "path": "a.csv", "id": "id", "label": "ill", "categorical": ["smoker"]},
-            {"name": "b", "path": "b.csv", "id": "id", "categorical": ["smoker"]},
-        ],
-    }
-    found = federation.build(from_dict(tree, tmp_path)).train
+    found = two_with(tmp_path, "smoker")
     levels = ["smoker=früher", "smoker=no", "smoker=yes"]
     assert set(found["a"].features) == {*levels, "x"}
     at = [found["b"].features.index(name) for name in levels]

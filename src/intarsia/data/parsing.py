@@ -82,10 +82,9 @@ def spellings_of(texts: Sequence[str]) -> list[tuple[str, str | None]]:
 
 def are_numbers(texts: Iterable[str], decimal: str = ".", thousands: str | None = None) -> bool:
     """Return whether all of some texts are numbers in a spelling."""
-    if isinstance(texts, Texts) and texts.plain and thousands is None:
-        return decimal == "." or not texts.any_like(r"\.")
-    if decimal == "." and isinstance(texts, Texts) and texts.plain:
-        return True
+    point = decimal == "."
+    if isinstance(texts, Texts) and (point or thousands is None) and texts.plain:
+        return point or not texts.any_like(r"\.")
     return all(number(text, decimal, thousands) is not None for text in texts)
 
 

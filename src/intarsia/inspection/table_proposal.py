@@ -295,13 +295,11 @@ class Matched:
         self.ids: dict[str, NDArray[Any]]
         if all(own.exact and not own.coded for own in columns.values()):  # which no rule changes
             self.ids = {name: own.numbers for name, own in columns.items()}
-        elif rules:
+        else:
             self.ids = {
-                name: np.array(tried(own.canonical, rules), np.str_)
+                name: np.array(tried(own.canonical, rules), np.str_) if rules else own.canonical
                 for name, own in columns.items()
             }
-        else:
-            self.ids = {name: own.canonical for name, own in columns.items()}
         self._rows: dict[tuple[str, str], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
 
     def rows(self, one: str, other: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -334,9 +332,7 @@ _LEAST_DATES: Final = 20  # different ones, of which codes such as 01.11.10 have
 
 
 def tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
-    """Return ids after rules; none where two of them would become one."""
-    if not rules:
-        return list(ids.tolist())
+    """Return ids after some rules; none where two of them would become one."""
     try:
         return list(normalised(ids, rules, "").tolist())
     except (TableError, ValueError):
