@@ -37,6 +37,7 @@ from intarsia.data import table as tables
 from intarsia.data.encoding import assemble, encode, encoding_of
 from intarsia.data.formats import csv
 from intarsia.data.formats.libsvm import parse_libsvm
+from intarsia.data.formats.pieces import stored
 from intarsia.data.labels import LabelSettings, notes_on_label_maps, notes_on_marked
 from intarsia.data.reader import located, read, table_from
 from intarsia.data.source import Source
@@ -141,7 +142,7 @@ def test_a_large_csv_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
 def test_a_column_has_the_type_of_all_its_rows_and_not_of_the_first(
     tmp_path: Path, monkeypatch: Any, first: str, last: str, expected: Any
 ) -> None:
-    monkeypatch.setattr(csv, "_PIECE", 256)
+    monkeypatch.setattr(csv, "PIECE", 256)
     content = "id,x\n" + "".join(f"{row},{first}\n" for row in range(100)) + f"100,{last}\n"
     if isinstance(expected, str):
         with pytest.raises(TableError, match=expected):
@@ -152,7 +153,7 @@ def test_a_column_has_the_type_of_all_its_rows_and_not_of_the_first(
 
 
 def test_what_is_far_behind_in_a_csv_file_counts(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(csv, "_PIECE", 64)
+    monkeypatch.setattr(csv, "PIECE", 64)
     start = "id,c,x\n" + "".join(f"{row},plain,{row}\n" for row in range(100))
     table = csv_table(tmp_path, start + '100,"two\nlines",1\n', id="id", categorical=("c",))
     assert table.categorical["c"].levels == ("plain", "two\nlines")
@@ -531,7 +532,7 @@ def test_libsvm_text_round_trips(rows: list[tuple[float, dict[int, float]]]) -> 
         " ".join([repr(label), *(f"{index}:{row[index]!r}" for index in sorted(row))])
         for label, row in rows
     )
-    x, y, names = parse_libsvm(text.encode(), "here")
+    x, y, names = parse_libsvm(stored([text.encode()], None), "here")
     assert_array_equal(y, [label for label, _ in rows])
     dense = x.toarray()
     for at, (_, row) in enumerate(rows):
@@ -674,7 +675,7 @@ def test_hexadecimal_codes_are_text_and_no_numbers(
     assert table.categorical["b"].levels == tuple(sorted((code, "0x15")))
     assert_array_equal(table.values, [[1], [2]])
     start = "a\n" + "1\n" * 100
-    monkeypatch.setattr(csv, "_PIECE", len(start) + 1)  # it ends between 0 and x
+    monkeypatch.setattr(csv, "PIECE", len(start) + 1)  # it ends between 0 and x
     with pytest.raises(TableError, match=f"mixes numbers and text: '{code}' in row 101"):
         csv_table(tmp_path, f"{start}{code}\n")
 

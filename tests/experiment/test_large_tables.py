@@ -1,10 +1,13 @@
 """Tables that lie on disk, as `[experiment] memory` asks, train to the bits of those in memory."""
 
+import gzip
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 import tracemalloc
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +35,7 @@ regularisation = 1e-3
 CLIENT = """
 [[client]]
 name = "{name}"
-path = "{name}.{ending}"
+{place}
 id = "id"
 """
 
@@ -58,19 +61,35 @@ def write(folder, rows, width, *, mixed=True, ending="parquet", seed=0):
         made = {"id": pa.array(ids), **{one: columns[one] for one in own}}
         made |= {"y": y} if labelled else {}
         table = pa.table({one: column[held] for one, column in made.items()})
-        if ending == "parquet":
-            parquet.write_table(table, folder / f"{name}.parquet", row_group_size=700)
-        else:
-            pa.csv.write_csv(table, folder / f"{name}.csv")
-        text += CLIENT.format(name=name, ending=ending) + ('label = "y"\n' if labelled else "")
+        text += _written(table, folder / f"{name}.{ending}") + ('label = "y"\n' if labelled else "")
     return text
 
 
-@pytest.fixture(scope="module")
-def described(tmp_path_factory):
+def _written(table, path):
+    """Write a client's table to a file of the kind that its name says; return its description."""
+    client = CLIENT.format(name=path.stem, place=f'path = "{path.name}"')
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=700)
+        return client
+    if path.suffix != ".sqlite":
+        pa.csv.write_csv(table, path)
+        if path.suffix == ".gz":
+            path.write_bytes(gzip.compress(path.read_bytes()))
+        return client
+    names = ", ".join(table.column_names)
+    with closing(sqlite3.connect(path)) as bank, bank:
+        bank.execute(f"create table t ({names})")
+        rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        bank.executemany(f"insert into t values ({', '.join('?' * table.num_columns)})", rows)
+    place = f'url = "sqlite:///{path.name}"\nquery = "select * from t"'
+    return CLIENT.format(name=path.stem, place=place)
+
+
+@pytest.fixture(scope="module", params=["parquet", "csv", "csv.gz", "sqlite"])
+def described(request, tmp_path_factory):
     """Return the text of an experiment on tables with text, missing values and many levels."""
     folder = tmp_path_factory.mktemp("tables")
-    return folder, write(folder, 9000, WIDTH)
+    return folder, write(folder, 9000, WIDTH, ending=request.param)
 
 
 def trained(folder, text, memory):
@@ -175,7 +194,11 @@ def test_an_error_names_the_row_in_the_file(monkeypatch, tmp_path):
     parquet.write_table(
         pa.table({"id": range(50), "a": values, "y": [0, 1] * 25}), tmp_path / "t.parquet"
     )
-    text = HEAD.format(memory="1MB") + CLIENT.format(name="t", ending="parquet") + 'label = "y"\n'
+    text = (
+        HEAD.format(memory="1MB")
+        + CLIENT.format(name="t", place='path = "t.parquet"')
+        + 'label = "y"\n'
+    )
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(TableError, match="'a' is inf in row 42"):
         federation.build(config.load(tmp_path / "run.toml"))
@@ -196,7 +219,11 @@ def test_less_memory_than_libraries_take_is_noted(tmp_path):
     (tmp_path / "t.csv").write_text(
         "id,a,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(30))
     )
-    text = HEAD.format(memory="1MB") + CLIENT.format(name="t", ending="csv") + 'label = "y"\n'
+    text = (
+        HEAD.format(memory="1MB")
+        + CLIENT.format(name="t", place='path = "t.csv"')
+        + 'label = "y"\n'
+    )
     (tmp_path / "run.toml").write_text(text)
     notes = federation.build(config.load(tmp_path / "run.toml")).notes
     assert any('memory is "1MB", and libraries alone take about 400 MB' in one for one in notes)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array
-from intarsia.core.memory import new_array
+from intarsia.core.memory import new_array, slices
 from intarsia.data.column_types import (
     FINITE,
     LARGEST,
@@ -332,9 +332,11 @@ def _csr(x: Any, names: Sequence[str], categorical: Sequence[str], source: Sourc
     if not rows.has_canonical_format:
         rows = rows.copy()  # the caller's table stays as it is
         rows.sum_duplicates()
-    wrong = ~(np.abs(rows.data) <= LARGEST)
-    if wrong.any():
-        at = int(wrong.argmax())
+    for some in slices(rows.nnz, rows.nnz):
+        wrong = ~(np.abs(rows.data[some]) <= LARGEST)
+        if not wrong.any():
+            continue
+        at = some.start + int(wrong.argmax())
         row = int(np.searchsorted(rows.indptr, at, side="right"))
         finite = "a sparse matrix needs finite numbers: replace it, or leave the entry out (zero)"
         raise source.error(

@@ -108,9 +108,12 @@ def column_of(values: Sequence[Any] | NDArray[Any] | pa.Array) -> pa.ChunkedArra
         usual = not isinstance(own.type, pa.BaseExtensionType)  # such as a UUID
     except _NO_COLUMN:
         usual = False
-    if not usual:
-        own = pa.array([None if _absent(one) else str(one) for one in values], pa.string())
-    return pa.chunked_array([own])
+    return pa.chunked_array([own if usual else as_text(values)])
+
+
+def as_text(values: Sequence[Any] | NDArray[Any]) -> pa.Array:
+    """Return values as texts."""
+    return pa.array([None if _absent(one) else str(one) for one in values], pa.string())
 
 
 def _may_have_nul(column: pa.ChunkedArray) -> bool:

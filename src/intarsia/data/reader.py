@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,14 +43,15 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
 from intarsia.core.files.npz import check_npz, unpacked_limit
-from intarsia.core.memory import kept
+from intarsia.core.memory import folder_of, kept
 from intarsia.core.settings import absolute_path, hyperparameters
 from intarsia.data.column_roles import table_of_columns, table_of_matrix
 from intarsia.data.column_types import check_text, column_of
 from intarsia.data.formats import parquet
-from intarsia.data.formats.csv import Opened, delimited_text, in_memory
+from intarsia.data.formats.csv import delimited_text
 from intarsia.data.formats.libsvm import parse_libsvm
 from intarsia.data.formats.parquet import ParquetColumns
+from intarsia.data.formats.pieces import PIECE, Opened, parts_of, stored
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import TableError, first_line, listed
@@ -114,15 +114,17 @@ def _read(source: Source, folder: Path | None) -> Table:
     path = Path(source.path or "")
     if source.format == "parquet":
         return table_of_columns(ParquetColumns(path, source), source, folder)
-    columns = columns_of(source)
+    columns = columns_of(source, folder)
     if columns is not None:
         return table_of_columns(columns, source, folder)
     if source.format == "npz":
         found = _npz(path, source)
     else:
-        x, y, names = parse_libsvm(_content(path, source), source.where)
+        x, y, names = parse_libsvm(_opened(path, source, folder), source.where, folder)
         found = _matrix(x, source, names, y, None)
-    return found if folder is None else replace(found, values=kept(found.values, folder))
+    if folder is None or folder_of(found.values) is not None:
+        return found
+    return replace(found, values=kept(found.values, folder))
 
 
 @contextlib.contextmanager
@@ -150,10 +152,13 @@ def _unchanged(source: Source) -> Iterator[None]:
         )
 
 
-def values_size(source: Source) -> int:
-    """Return about how many bytes a source's values will take in memory; 0: it does not tell."""
+def values_size(source: Source) -> float:
+    """Return about how many bytes a source's values will take in memory; infinite: who knows."""
+    if source.url is not None:
+        found: float = _databases(source).values_size(source)
+        return found
     path = Path(source.path or "")
-    if source.path is None or not path.is_file():
+    if not path.is_file():
         return 0
     ending = ending_of(path)
     if (source.format or ENDINGS.get(ending)) == "parquet":
@@ -165,17 +170,19 @@ def values_size(source: Source) -> int:
 _UNPACKED = 4  # times the size of a packed file
 
 
-def columns_of(source: Source) -> pa.Table | None:
+def columns_of(source: Source, folder: Path | None = None) -> pa.Table | None:
     """Return a table's columns before anything is made of them; None: the file has a matrix.
 
-    TableError if the source cannot be read.
+    With a folder, what is read some at a time lies on its disk. TableError if the source cannot be
+    read.
     """
     kind, path = _checked_format(source), Path(source.path or "")
     if kind == "sql":
-        return _arrow(*_databases(source).query_columns(source))
+        found: pa.Table = _databases(source).query_columns(source, folder)
+        return found
     if kind == "parquet":
         return ParquetColumns(path, source).whole()
-    return delimited_text(_opened(path, source), source) if kind == "csv" else None
+    return delimited_text(_opened(path, source, folder), source, folder) if kind == "csv" else None
 
 
 def _databases(source: Source) -> Any:
@@ -320,48 +327,40 @@ def _format(source: Source) -> Format:
     return ENDINGS[ending]
 
 
-def _opened(path: Path, source: Source) -> Opened:
-    """Return what opens a file for Arrow, who reads it some at a time if it is not packed."""
-    first = _bytes(path, source, 2**10)
-    if _is_packed(first, path) or not first.strip():
-        return in_memory(_content(path, source))
-    return partial(pa.OSFile, str(path))
-
-
-def _bytes(path: Path, source: Source, most: int = -1) -> bytes:
-    """Return so many bytes of a file; -1: all."""
+def _opened(path: Path, source: Source, folder: Path | None) -> Opened:
+    """Return what opens a file for Arrow, unpacked in memory or on the disk of a folder."""
     try:
         with path.open("rb") as file:
-            return file.read(most)
+            first = file.read(2)
     except OSError as error:
         raise source.error(
             f"cannot read the file ({error.strerror})", "check its permissions"
         ) from error
-
-
-def _is_packed(content: bytes, path: Path) -> bool:
-    return content[:2] == b"\x1f\x8b" or path.suffix == ".gz"
-
-
-def _content(path: Path, source: Source) -> bytes:
-    content = _bytes(path, source)
-    if _is_packed(content, path):
-        size, most = len(content), unpacked_limit(len(content))
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-                content = file.read(most + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise source.error(
-                f"not a whole gzip file ({first_line(error)})", "copy or compress it again"
-            ) from error
-        if len(content) > most:
-            raise source.error(
-                f"the file has {size:,} bytes and would unpack to more than {most:,}",
-                "unpack it yourself if it is a table",
-            )
-    if not content or content.isspace():
+    opened: Opened = partial(pa.OSFile, str(path))
+    if first == b"\x1f\x8b" or path.suffix == ".gz":
+        opened = stored(_unpacked(path, source), folder)
+    if all(some.isspace() for some in parts_of(opened)):
         raise source.error("the file is empty (0 lines with text)", "check that it was written")
-    return content
+    return opened
+
+
+def _unpacked(path: Path, source: Source) -> Iterator[bytes]:
+    """Yield what is in a gzip file, some at a time."""
+    packed, size = path.stat().st_size, 0
+    most = unpacked_limit(packed)
+    try:
+        with gzip.open(path) as file:
+            while some := file.read(PIECE):
+                if (size := size + len(some)) > most:
+                    raise source.error(
+                        f"the file has {packed:,} bytes and would unpack to more than {most:,}",
+                        "unpack it yourself if it is a table",
+                    )
+                yield some
+    except (OSError, EOFError, zlib.error) as error:
+        raise source.error(
+            f"not a whole gzip file ({first_line(error)})", "copy or compress it again"
+        ) from error
 
 
 def _npz(path: Path, source: Source) -> Table:

@@ -14,6 +14,7 @@ A data set is split by its own ids before `partition` deals it to clients, which
 
 from __future__ import annotations
 
+import math
 import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -403,11 +404,12 @@ def _disk_for(experiment: Experiment) -> Path | None:
 
     It is the one in which the output folder is, or will be made: what lies there has no name.
     """
-    memory = experiment.memory_bytes
-    memory = free_memory() if memory is None else memory
+    given = experiment.memory_bytes
+    memory = free_memory() if given is None else given
     copies = _COPIES_COMPARED if experiment.yardsticks else _COPIES
-    most = _LIBRARIES + copies * sum(map(values_size, experiment.clients))
-    if memory is None or most <= memory:
+    # what nobody knows the size of is large to who says what there is, and else small
+    sizes = [size for size in map(values_size, experiment.clients) if given or size < math.inf]
+    if memory is None or _LIBRARIES + copies * sum(sizes) <= memory:
         return None
     out = Path(experiment.out or tempfile.gettempdir())
     return next((one for one in (out, *out.parents) if one.is_dir()), None)

@@ -7,14 +7,16 @@ gives the header and the line after it as many values, at least two. If not, it 
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import csv
 import io
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,9 @@ import pyarrow.compute as arrow
 import pyarrow.csv as arrow_csv
 
 from intarsia.core.side_by_side import cores
+from intarsia.data.formats.pieces import PIECE, Opened, gathered, parts_of, stored
 from intarsia.data.source import Source
 from intarsia.errors import first_line, several
-
-Opened = Callable[[], Any]  # opens a file of Arrow at its beginning, to be read once
 
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
@@ -42,43 +43,39 @@ _OTHERS = {  # how files of other kinds begin, and what to do with them
 _MARKUP = re.compile(rb"\s*(?:(<!doctype|<html|<\?xml|<table)|\[\s*[\[{]|\{\s*\")", re.IGNORECASE)
 _SEPARATOR_LINE = re.compile(rb"\A(?:\xef\xbb\xbf)?sep=[^\r\n](?=[\r\n])")  # Excel's own
 _TURN = threading.Lock()  # to look how many threads there are
-_PIECE = 2**20  # bytes of a file that are looked at together
-_SETTLED = (pa.int64(), pa.float64(), pa.string())  # types that the first piece mostly tells
+_WRONG = re.compile(r"In CSV column #(\d+): .*conversion error")  # as Arrow says it
+_UTF_8 = ("utf-8", "ascii")  # encodings whose bytes are those of UTF-8, as Python calls them
 _LARGE = 2.0**63  # whole numbers from here on are no integers of Arrow
 
 
-def delimited_text(opened: Opened, source: Source) -> pa.Table:
+def delimited_text(opened: Opened, source: Source, folder: Path | None = None) -> pa.Table:
     """Return the columns of a CSV file; ids, labels and listed categories stay text.
 
     Blanks around a name do not count. Arrow reads what `opened` opens some at a time: a file as a
-    whole in memory would cost as much as reading it does.
+    whole in memory would cost as much as reading it does. With a folder, what it read lies on its
+    disk.
     """
     _take_threads_that_there_are()
-    opened, quoted, hexadecimal = _utf_8(opened, source)
+    opened, quoted, hexadecimal = _utf_8(opened, source, folder)
     header, separator = _header(opened, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
     # what a number or a text stands for, a column's role says
     missing = {*source.missing_words, "", "NaN", "nan", "null", "NULL"}
-
-    def read(as_text: set[str]) -> pa.Table:
-        text = {name: pa.string() for name in header if name.strip() in as_text}
-        how: dict[str, Any] = {
-            # several threads take a third more of the processor: files are read side by side
-            "read_options": arrow_csv.ReadOptions(use_threads=False, block_size=_PIECE),
-            "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=quoted),
-        }
-        convert = partial(
+    reader = _Reader(
+        # several threads take a third more of the processor: files are read side by side
+        arrow_csv.ReadOptions(use_threads=False, block_size=PIECE),
+        arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=quoted),
+        partial(
             arrow_csv.ConvertOptions,
             null_values=sorted(missing),
             strings_can_be_null=False,
             decimal_point=source.decimal,
-        )
-        usual = convert(column_types=text)
-        with contextlib.suppress(pa.ArrowInvalid):  # further down a column has another type
-            if kinds := _kinds_at_first(opened, convert_options=usual, **how):
-                typed = convert(column_types={**kinds, **text})
-                return arrow_csv.read_csv(opened(), convert_options=typed, **how)
-        return arrow_csv.read_csv(opened(), convert_options=usual, **how)
+        ),
+        folder,
+    )
+
+    def read(as_text: set[str]) -> pa.Table:
+        return reader.table(opened, [name for name in header if name.strip() in as_text])
 
     try:
         found = read(as_text)
@@ -129,19 +126,78 @@ def _take_threads_that_there_are() -> None:
                 one.join()
 
 
-def _kinds_at_first(opened: Opened, **how: Any) -> dict[str, pa.DataType]:
-    """Return which columns are numbers and which text in the first piece of a large file.
+@dataclass(frozen=True)
+class _Reader:
+    """What reads a file with a table: as a whole if it is small, else some rows at a time."""
 
-    Of columns whose type it has to find out, Arrow keeps all that it read until the end.
-    """
-    with opened() as file:
-        if file.size() <= _PIECE:
-            return {}
-        # what is behind the first piece is read ahead, and not looked at
-        some = pa.BufferReader(file.read_buffer(2 * _PIECE))
-    with arrow_csv.open_csv(some, **how) as beginning:
-        found = beginning.schema
-    return {one.name: one.type for one in found if one.type in _SETTLED}
+    read_options: arrow_csv.ReadOptions
+    parse_options: arrow_csv.ParseOptions
+    convert: Callable[..., arrow_csv.ConvertOptions]
+    folder: Path | None
+
+    def table(self, opened: Opened, texts: Sequence[str]) -> pa.Table:
+        """Return a file's columns, some of them as text, the others of the type of all values.
+
+        Of columns whose type it has to find out, Arrow keeps all that it read until the end. So the
+        first piece tells the types. Where a value further down is of none such, or the first piece
+        has none at all, the column is read as text, which tells its type, and the file again.
+        """
+        text = dict.fromkeys(texts, pa.string())
+        kinds = self._kinds_at_first(opened)
+        if len(kinds) == 0:
+            return self._whole(opened, text)
+        unclear = {name for name, kind in kinds.items() if pa.types.is_null(kind)} - {*text}
+        clear: set[str] = set()
+        while not unclear & clear:
+            try:
+                types = {**kinds, **dict.fromkeys(unclear, pa.string()), **text}
+                found = self._typed(opened, types)
+            except pa.ArrowInvalid as error:
+                wrong = _WRONG.search(str(error))
+                if wrong is None or (name := list(kinds)[int(wrong[1])]) in unclear:
+                    raise
+                unclear.add(name)
+                continue
+            told = {name: self._kind_of(found.column(name)) for name in unclear}
+            if all(pa.types.is_string(kind) for kind in told.values()):
+                return found
+            kinds, clear, unclear = {**kinds, **told}, clear | unclear, set()
+        return self._whole(opened, text)
+
+    def _kinds_at_first(self, opened: Opened) -> dict[str, pa.DataType]:
+        """Return the columns' types in the first piece; none of a small file, or a name twice."""
+        with opened() as file:
+            if file.size() <= PIECE:
+                return {}
+            # what is behind the first piece is read ahead, and not looked at
+            some = pa.BufferReader(file.read_buffer(2 * PIECE))
+        with self._opened(some, {}) as beginning:
+            schema = beginning.schema
+        twice = len(set(schema.names)) < len(schema.names)
+        return {} if twice else dict(zip(schema.names, schema.types, strict=True))
+
+    def _kind_of(self, texts: pa.ChunkedArray) -> pa.DataType:
+        """Return the type of a column that was read as text."""
+        sink = pa.BufferOutputStream()
+        arrow_csv.write_csv(pa.table([texts.unique()], ["texts"]), sink)
+        options = arrow_csv.ParseOptions(newlines_in_values=True)
+        own = replace(self, parse_options=options)
+        return own._whole(partial(pa.BufferReader, sink.getvalue()), {}).schema.types[0]
+
+    def _whole(self, opened: Opened, types: Mapping[str, pa.DataType]) -> pa.Table:
+        return arrow_csv.read_csv(
+            opened(), self.read_options, self.parse_options, self.convert(column_types=types)
+        )
+
+    def _typed(self, opened: Opened, types: Mapping[str, pa.DataType]) -> pa.Table:
+        if self.folder is None:  # of what it gives in pieces it reads 32 MB ahead
+            return self._whole(opened, types)
+        with self._opened(opened(), types) as batches:
+            return gathered(batches.schema, batches, self.folder)
+
+    def _opened(self, file: Any, types: Mapping[str, pa.DataType]) -> arrow_csv.CSVStreamingReader:
+        options = self.convert(column_types=types)
+        return arrow_csv.open_csv(file, self.read_options, self.parse_options, options)
 
 
 def _of_several_lines(column: pa.ChunkedArray) -> bool:
@@ -160,7 +216,7 @@ def _check_quotes(opened: Opened, separator: str, source: Source) -> None:
             if next(rows, None) is None:
                 return
         except csv.Error as error:
-            odd = _all(opened).count(b'"') % 2 == 1
+            odd = sum(some.count(b'"') for some in parts_of(opened)) % 2 == 1
             if "field larger" in str(error) and not odd:  # a long text, it seems
                 return
             at_end = "unexpected end" in str(error)
@@ -202,24 +258,13 @@ def _unclear(found: pa.Table, *, hexadecimal: bool) -> set[str]:
     return names
 
 
-def in_memory(content: bytes) -> Opened:
-    """Return what opens text that is in memory, in a copy that Arrow owns.
-
-    A thread of its pool may let go of what it read only while the interpreter ends, and there it
-    cannot let go of what is Python's: the process would abort.
-    """
-    copied = pa.allocate_buffer(len(content))
-    pa.FixedSizeBufferWriter(copied).write(content)
-    return partial(pa.BufferReader, copied)
-
-
-def _utf_8(opened: Opened, source: Source) -> tuple[Opened, bool, bool]:
+def _utf_8(opened: Opened, source: Source, folder: Path | None) -> tuple[Opened, bool, bool]:
     """Return what opens a file's text as UTF-8, whether it has quotes, and whether 0x.
 
     The line in which Excel names a separator is left out.
     """
     with opened() as file:
-        first = file.read(_PIECE)
+        first = file.read(PIECE)
     _check_kind(first, source)
     if first[:4] in _WORKBOOKS:
         raise source.error(
@@ -235,17 +280,19 @@ def _utf_8(opened: Opened, source: Source) -> tuple[Opened, bool, bool]:
             "save it as UTF-8",
         )
     plain, quoted, hexadecimal = _looked_through(opened)
-    if not plain or source.encoding is not None or _SEPARATOR_LINE.match(first):
-        content = _all(opened)
-        text = _SEPARATOR_LINE.sub(b"", _decoded(content, source))
-        if text != content:
-            return in_memory(text), b'"' in text, b"0x" in text.lower()
-    return opened, quoted, hexadecimal
+    alike = source.encoding is None or codecs.lookup(source.encoding).name in _UTF_8
+    if alike and not _SEPARATOR_LINE.match(first):
+        if not plain:
+            for _ in _decoded(opened, source):
+                pass
+        return opened, quoted, hexadecimal
+    opened = stored(_decoded(opened, source), folder)
+    return opened, *_looked_through(opened)[1:]
 
 
 def _looked_through(opened: Opened) -> tuple[bool, bool, bool]:
     """Return whether a file is all ASCII, without a NUL, whether it has quotes, and whether 0x."""
-    plain, quoted, hexadecimal, some = True, False, False, np.zeros(_PIECE + 1, np.uint8)
+    plain, quoted, hexadecimal, some = True, False, False, np.zeros(PIECE + 1, np.uint8)
     with opened() as file:
         while size := file.readinto(some[1:]):
             own = some[1 : size + 1]
@@ -258,30 +305,35 @@ def _looked_through(opened: Opened) -> tuple[bool, bool, bool]:
     return plain, quoted, hexadecimal
 
 
-def _decoded(content: bytes, source: Source) -> bytes:
-    """Return a file's text as UTF-8."""
+def _decoded(opened: Opened, source: Source) -> Iterator[bytes]:
+    """Yield a file's text as UTF-8, some at a time, without the line that names a separator."""
     named = "UTF-8" if source.encoding is None else source.encoding
-    try:
-        text = content.decode(named)
-    except UnicodeError as error:
-        start = error.start if isinstance(error, UnicodeDecodeError) else 0
-        line = content.count(b"\n", 0, start) + 1
-        around = content[max(0, start - 5) : start + 5]
-        raise source.error(
-            f"line {line} has the bytes {around!r}, which are not {named}",
-            'set encoding to what it is, such as "cp1252", or save the file as UTF-8',
-            "save the file as UTF-8",
-        ) from None
-    place = text.find("\0")
-    if place >= 0:
-        line = text.count("\n", 0, place) + 1
-        raise source.error(
-            f"line {line} has a NUL character ({text[max(0, place - 11) : place + 1]!r}), which is "
-            "not text",
-            "set format or encoding to what it is, or save it as UTF-8 text",
-            "save it as UTF-8 text",
-        )
-    return content if source.encoding is None else text.encode()
+    decoder, lines, place = codecs.getincrementaldecoder(named)(), 1, 0
+    for some in chain(parts_of(opened), [b""]):
+        try:
+            text = decoder.decode(some, final=not some)
+        except UnicodeError as error:
+            content = error.object if isinstance(error, UnicodeDecodeError) else some
+            start = error.start if isinstance(error, UnicodeDecodeError) else 0
+            line = lines + content.count(b"\n", 0, start)
+            around = content[max(0, start - 5) : start + 5]
+            raise source.error(
+                f"line {line} has the bytes {around!r}, which are not {named}",
+                'set encoding to what it is, such as "cp1252", or save the file as UTF-8',
+                "save the file as UTF-8",
+            ) from None
+        if (at := text.find("\0")) >= 0:
+            line = lines + text.count("\n", 0, at)
+            raise source.error(
+                f"line {line} has a NUL character ({text[max(0, at - 11) : at + 1]!r}), which is "
+                "not text",
+                "set format or encoding to what it is, or save it as UTF-8 text",
+                "save it as UTF-8 text",
+            )
+        lines += text.count("\n")
+        own = text.encode()
+        yield own if place else _SEPARATOR_LINE.sub(b"", own)
+        place += len(own)
 
 
 def _check_kind(content: bytes, source: Source) -> None:
@@ -335,12 +387,6 @@ def _division(rows: Iterator[list[str]]) -> tuple[int, bool]:
         return names, 1 < names == len(next(rows, []))
     except csv.Error:  # a whole line may be too long for one value, which it is for a wrong mark
         return names, False
-
-
-def _all(opened: Opened) -> bytes:
-    with opened() as file:
-        found: bytes = file.read()
-    return found
 
 
 def _lines(opened: Opened) -> io.TextIOWrapper:

@@ -6,11 +6,17 @@ A feature is named by its index as written: "1" to "M", or "0" to "M" in a file 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as arrow
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from intarsia.core.memory import new_array
+from intarsia.data.formats.pieces import Opened, gathered, parts_of
 from intarsia.errors import TableError
 
 _INDICES = 2**31  # the kernels have column numbers of 32 bits
@@ -21,13 +27,75 @@ _PER_ENTRY = 100
 _FORM = "`label index:value …`"
 
 
+_ENTRIES = pa.schema([("column", pa.int32()), ("value", pa.float64())])
+
+
 def parse_libsvm(
-    content: bytes, where: str
+    opened: Opened, where: str, folder: Path | None = None
 ) -> tuple[csr_array, NDArray[np.float64], tuple[str, ...]]:
-    """Return values (samples, features), labels (samples,) and names; `#` starts a comment."""
+    """Return values (samples, features), labels (samples,) and names; `#` starts a comment.
+
+    With a folder the values lie on its disk.
+    """
+    labels: list[NDArray[np.float64]] = []
+    sizes: list[NDArray[np.intp]] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        line = 1
+        for some in _whole_lines(opened):
+            lines = some.splitlines()
+            columns, values, y, size = _parsed(lines, line, where)
+            line += len(lines)
+            labels.append(y)
+            sizes.append(size)
+            yield pa.RecordBatch.from_arrays([columns, values], schema=_ENTRIES)
+
+    entries = gathered(_ENTRIES, batches(), folder)
+    y = np.concatenate(labels) if labels else np.zeros(0)
+    if not len(y):
+        raise TableError("the file has 0 samples", "check that it was written", where=where)
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+    span = arrow.min_max(entries["column"]).as_py()
+    first = 0 if span["min"] == 0 else 1
+    last = span["max"] or 0
+    most = max(_ALWAYS, _PER_ENTRY * len(entries))
+    if last > most:
+        at = int(
+            np.searchsorted(indptr, arrow.index(entries["column"], last).as_py(), side="right")
+        )
+        raise TableError(
+            f"the index {last:,} in sample {at} would make as many features, in a file of "
+            f"{len(entries):,} entries, which may have {most:,}",
+            "correct it, or number the features from 1 on",
+            where=where,
+        )
+    names = tuple(map(str, range(first, last + 1)))
+    columns = new_array((len(entries),), folder, np.int32)
+    values = new_array((len(entries),), folder)
+    start = 0
+    for batch in entries.to_batches():
+        own = slice(start, start := start + len(batch))
+        columns[own], values[own] = batch["column"].to_numpy() - np.int32(first), batch["value"]
+    return csr_array((values, columns, indptr), shape=(len(y), len(names))), y, names
+
+
+def _whole_lines(opened: Opened) -> Iterator[bytes]:
+    """Yield some whole lines of a file at a time."""
+    rest = b""
+    for some in parts_of(opened):
+        whole, end, rest = (rest + some).rpartition(b"\n")
+        if end:
+            yield whole
+    yield rest
+
+
+def _parsed(
+    lines: Sequence[bytes], first: int, where: str
+) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64], NDArray[np.intp]]:
+    """Return the indices and values of entries, and the label and number of entries of samples."""
     numbers: list[bytes] = []
-    sizes: list[int] = []
-    for at, line in enumerate(content.splitlines(), 1):
+    counts: list[int] = []
+    for at, line in enumerate(lines, first):
         body = line.partition(b"#")[0]
         parts = body.replace(b":", b" ").split()
         if not parts:
@@ -36,43 +104,29 @@ def parse_libsvm(
         if len(parts) != 2 * body.count(b":") + 1 or (indices and not indices.isdigit()):
             raise _broken(body, at, where)
         numbers += parts
-        sizes.append(len(parts))
-    if not sizes:
-        raise TableError("the file has 0 samples", "check that it was written", where=where)
+        counts.append(len(parts))
     try:
-        flat = np.array(numbers).astype(np.float64)
+        flat = np.array(numbers, bytes).astype(np.float64)
     except ValueError:
-        raise _first_broken(content, where) from None
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        raise _first_broken(lines, first, where) from None
+    starts = np.cumsum([0, *counts])[:-1]
     entries = np.ones(len(flat), bool)
     entries[starts] = False
     pairs = flat[entries].reshape(-1, 2)
     index, values = pairs[:, 0], pairs[:, 1]
-    indptr = np.concatenate([[0], np.cumsum((np.array(sizes) - 1) // 2)])
+    sizes = (np.array(counts, np.intp) - 1) // 2
+    begins = (np.cumsum(sizes) - sizes)[sizes > 0]
     ascending = np.diff(index, prepend=-1) > 0
-    ascending[indptr[:-1][np.diff(indptr) > 0]] = True
+    ascending[begins] = True
     sound = ascending & (index >= 0) & (index == np.floor(index)) & (index < _INDICES)
     labels = flat[starts]
     if not (sound.all() and np.isfinite(values).all() and np.isfinite(labels).all()):
-        raise _first_broken(content, where)
-    first = 0 if (index == 0).any() else 1
-    last = int(index.max(initial=0))
-    most = max(_ALWAYS, _PER_ENTRY * len(index))
-    if last > most:
-        at = int(np.searchsorted(indptr, int(index.argmax()), side="right"))
-        raise TableError(
-            f"the index {last:,} in sample {at} would make as many features, in a file of "
-            f"{len(index):,} entries, which may have {most:,}",
-            "correct it, or number the features from 1 on",
-            where=where,
-        )
-    names = tuple(map(str, range(first, last + 1)))
-    columns = index.astype(np.int32) - np.int32(first)
-    return csr_array((values, columns, indptr), shape=(len(sizes), len(names))), labels, names
+        raise _first_broken(lines, first, where)
+    return index.astype(np.int32), values, labels, sizes
 
 
-def _first_broken(content: bytes, where: str) -> TableError:
-    for at, line in enumerate(content.splitlines(), 1):
+def _first_broken(lines: Sequence[bytes], first: int, where: str) -> TableError:
+    for at, line in enumerate(lines, first):
         body = line.partition(b"#")[0]
         if body.split() and _fault(body):
             return _broken(body, at, where)

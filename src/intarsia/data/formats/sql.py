@@ -15,19 +15,26 @@ databases' settings go to a server, and no key of another service.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sqlite3
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
+import pyarrow as pa
 from sqlalchemy import create_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from intarsia.core.settings import absolute_path
+from intarsia.data.column_types import as_text, column_of
+from intarsia.data.formats.pieces import gathered
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line, listed, shortened
 
@@ -45,7 +52,8 @@ _NO_FILE = {
     "ends in -wal lies beside it",
 }
 
-Columns = tuple[list[str], list[Any]]  # names, and for each a list or an Arrow column
+_Row = tuple[Any, ...]
+_BATCH = 2**18  # values that are read at once
 
 _FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
 _SECRET = re.compile(r"pass(?!file)|pwd|secret|token|credential", re.IGNORECASE)  # in their names
@@ -138,7 +146,7 @@ def _check_no_password(written: str, url: URL, source: Source) -> None:
         )
 
 
-def _from_postgresql(url: URL, query: str, source: Source) -> Columns:
+def _from_postgresql(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise source.error(
             f"url names the driver {url.drivername!r}, whose TLS is not checked here",
@@ -158,14 +166,85 @@ def _from_postgresql(url: URL, query: str, source: Source) -> Columns:
         with closing(engine.raw_connection()) as pooled:
             connection: Any = pooled.driver_connection
             connection.read_only = True
-            with connection.cursor("rows") as cursor:  # by its name, a cursor at the server
-                cursor.execute(query)
-                names, rows = [one.name for one in cursor.description], cursor.fetchall()
+
+            @contextmanager
+            def asked() -> Iterator[Any]:
+                with connection.cursor("rows") as cursor:  # by its name, a cursor at the server
+                    yield cursor.execute(query)
+
+            return _table(asked, folder)
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         raise _sentence(getattr(error, "orig", None) or error, source) from None
     finally:
         engine.dispose()
-    return names, [[row[at] for row in rows] for at in range(len(names))]
+
+
+def _table(asked: Callable[[], AbstractContextManager[Any]], folder: Path | None) -> pa.Table:
+    """Return the rows of a query, which `asked` begins, of the types that all of them have.
+
+    Where rows further down are of another type than those before them, the query is asked again.
+    """
+    schema: pa.Schema | None = None
+    while True:
+        with asked() as cursor:
+            names = [one[0] for one in cursor.description]
+            some = partial(cursor.fetchmany, max(1, _BATCH // len(names)))
+            first = some()
+            own = _batch(names, first).schema if schema is None else schema
+            try:
+                rows = chain([first], iter(some, []))
+                return gathered(own, (_batch(names, one, own) for one in rows), folder)
+            except _OtherTypesError as others:
+                schema = others.schema
+
+
+class _OtherTypesError(Exception):
+    """Rows are of other types than those before them; `schema` is that of all so far."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        super().__init__()
+        self.schema = schema
+
+
+def _batch(
+    names: Sequence[str], rows: Sequence[_Row], schema: pa.Schema | None = None
+) -> pa.RecordBatch:
+    """Return some rows, of the types of a schema; None: of their own."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    kinds = [None] * len(names) if schema is None else schema.types
+    arrays = [_array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+    own = [one.type for one in arrays]
+    if schema is not None and own != kinds:
+        both = map(_of_both, kinds, own)
+        raise _OtherTypesError(pa.schema(list(zip(names, both, strict=True))))
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
+    """Return values as they are of a type if they can be, else of their own."""
+    if kind is not None and pa.types.is_string(kind):
+        return as_text(values)
+    found = column_of(values).combine_chunks()
+    if kind is not None and _wider(kind, found.type) == kind:
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return found.cast(kind)
+    return found
+
+
+def _of_both(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type of values of a type and of others, which are not of it; text at the last."""
+    if kind == other:
+        return kind
+    wider = _wider(kind, other)
+    return pa.string() if wider in (None, kind) else wider
+
+
+def _wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that Arrow has for values of two types; None: there is none."""
+    schemas = [pa.schema([("values", one)]) for one in (kind, other)]
+    with suppress(pa.ArrowException):
+        return pa.unify_schemas(schemas, promote_options="permissive").types[0]
+    return None
 
 
 def _sentence(error: BaseException, source: Source) -> TableError:
@@ -268,8 +347,8 @@ def _expanded(written: str) -> str:
     return f"{scheme}://{user}:{secret}@{place}"
 
 
-def query_columns(source: Source) -> Columns:
-    """Return the columns that the query of a source selects."""
+def query_columns(source: Source, folder: Path | None = None) -> pa.Table:
+    """Return the columns that the query of a source selects, on the disk of a folder if given."""
     url = _database_url(source)
     place = url.database
     if _in_a_file(url) and not (place and Path(place).is_file()):
@@ -285,16 +364,29 @@ def query_columns(source: Source) -> Columns:
             f"be held to reading ({listed(known)} can)",
             "write the table to a Parquet or CSV file, and set path in place of url and query",
         )
-    names, columns = run(url, source.query or "", source)
-    if not columns or not len(columns[0]):
+    found = run(url, source.query or "", source, folder)
+    if not found.num_rows:
         raise source.error(
             f"the query {shortened(source.query)} returned no rows",
             "a client needs at least one row: check its conditions",
         )
-    return names, columns
+    return found
 
 
-def _from_duckdb(url: URL, query: str, source: Source) -> Columns:
+def values_size(source: Source) -> float:
+    """Return at most how many bytes the values of a query take; infinite: who knows."""
+    url = _database_url(source)
+    if not _in_a_file(url):
+        return math.inf
+    packed = _UNPACKED if url.get_backend_name() == "duckdb" else 1
+    place = Path(str(url.database))
+    return place.stat().st_size * packed if place.is_file() else 0
+
+
+_UNPACKED = 4  # times the size of a file of DuckDB, which packs columns
+
+
+def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
     try:
         import duckdb
     except ImportError as error:
@@ -308,13 +400,16 @@ def _from_duckdb(url: URL, query: str, source: Source) -> Columns:
             statements = connection.extract_statements(query)
             if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
                 raise _no_select(source)
-            found = connection.sql(query).to_arrow_table()
-    except duckdb.Error as error:
+            found = connection.sql(query)
+            # as it is called now, and in older versions
+            reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+            batches = reader(max(1, _BATCH // len(found.columns)))
+            return gathered(batches.schema, batches, folder)
+    except (duckdb.Error, OSError) as error:  # Arrow passes errors among the rows on as the latter
         raise _refused(error, source) from error
-    return list(found.column_names), list(found.columns)
 
 
-def _from_sqlite(url: URL, query: str, source: Source) -> Columns:
+def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise source.error(
             f"url names the driver {url.drivername!r}, which is not Python's own",
@@ -324,14 +419,17 @@ def _from_sqlite(url: URL, query: str, source: Source) -> Columns:
     try:
         with closing(sqlite3.connect(f"{place}?mode=ro", uri=True)) as connection:
             connection.set_authorizer(_allow_reading)
-            cursor = connection.execute(query)
-            if cursor.description is None:
-                raise _no_select(source)
-            names, rows = [one[0] for one in cursor.description], cursor.fetchall()
+
+            def asked() -> AbstractContextManager[Any]:
+                cursor = connection.execute(query)
+                if cursor.description is None:
+                    raise _no_select(source)
+                return closing(cursor)
+
+            return _table(asked, folder)
     except (sqlite3.Error, sqlite3.Warning) as error:
         refused = "not authorized" in str(error) or "one statement" in str(error)
         raise (_no_select(source) if refused else _refused(error, source)) from error
-    return names, [[row[at] for row in rows] for at in range(len(names))]
 
 
 def _allow_reading(action: int, *_: str | None) -> int:
