@@ -2,10 +2,17 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from numpy.testing import assert_array_equal
+from pyarrow import csv, parquet
 
+from intarsia.core import memory
+from intarsia.data.formats import csv as formats_csv
+from intarsia.data.formats import pieces
 from intarsia.inspection.proposal import propose
 
 
@@ -46,3 +53,28 @@ def test_whole_numbers_beside_one_that_is_not_finite_are_looked_at(
 ) -> None:
     column = propose([_one_column(tmp_path / "bank.csv", [*("123" * 20), cell])])
     assert not column.tables[0].columns["debt"].whole
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_that_are_large_for_the_memory_lie_on_disk_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    path = _one_column(tmp_path / "bank.csv", [f"{at % 97}.5" for at in range(600)])
+    if ending == "parquet":
+        parquet.write_table(csv.read_csv(path), path := tmp_path / "bank.parquet")
+    usual, folders = propose([path]), []
+    found = pieces.gathered
+
+    def gathered(schema: pa.Schema, batches: Any, folder: Path | None) -> pa.Table:
+        folders.append(folder)
+        return found(schema, batches, folder)
+
+    monkeypatch.setattr(memory, "free_memory", lambda: 1)
+    monkeypatch.setattr(formats_csv, "gathered", gathered)
+    monkeypatch.setattr(formats_csv, "PIECE", 64)  # a table of more is read in pieces
+    own = propose([path], place=tmp_path / "mine.toml")
+    assert set(folders) == ({tmp_path} if ending == "csv" else set())
+    assert own.tables[0].source == usual.tables[0].source
+    for name, column in usual.tables[0].columns.items():
+        assert_array_equal(own.tables[0].columns[name].canonical, column.canonical)
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted({"bank.csv", path.name})

@@ -53,7 +53,7 @@ def write_proposal(
     from intarsia.inspection.recommend import Advice
 
     file = _to_write(out or _FILE, overwrite=overwrite)
-    proposal = propose(paths, ids, labels)
+    proposal = propose(paths, ids, labels, file)
     give_back()  # what the tables were read into: they are read again
     dictionary, columns = dictionary_of(file), dictionary_text(proposal)
     if columns:

@@ -211,6 +211,20 @@ def free_memory() -> int | None:
     return max(0, min(found)) if found else None
 
 
+def disk_for(size: float, place: Path, memory: int | None = None) -> Path | None:
+    """Return a folder for what takes more than there is memory, beside the libraries; None: less.
+
+    It is the one in which a place is, or will be made; `memory` is what may be taken, or None: what
+    is free.
+    """
+    memory = free_memory() if memory is None else memory
+    if memory is None or LIBRARIES + size <= memory:
+        return None
+    return next((one for one in (place, *place.parents) if one.is_dir()), None)
+
+
+LIBRARIES = 400e6  # bytes that a process takes with none of its tables
+
 _CGROUP = Path("/sys/fs/cgroup")
 _FIRST = _CGROUP / "memory"
 # of a container, in either version of control groups: its limit, what counts towards it, and where

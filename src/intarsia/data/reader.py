@@ -111,10 +111,7 @@ def read(source: Source, folder: Path | None = None) -> Table:
 
 
 def _read(source: Source, folder: Path | None) -> Table:
-    path = Path(source.path or "")
-    if source.format == "parquet":
-        return table_of_columns(ParquetColumns(path, source), source, folder)
-    columns = columns_of(source, folder)
+    path, columns = Path(source.path or ""), columns_of(source, folder)
     if columns is not None:
         return table_of_columns(columns, source, folder)
     if source.format == "npz":
@@ -170,18 +167,18 @@ def values_size(source: Source) -> float:
 _UNPACKED = 4  # times the size of a packed file
 
 
-def columns_of(source: Source, folder: Path | None = None) -> pa.Table | None:
+def columns_of(source: Source, folder: Path | None = None) -> pa.Table | ParquetColumns | None:
     """Return a table's columns before anything is made of them; None: the file has a matrix.
 
-    With a folder, what is read some at a time lies on its disk. TableError if the source cannot be
-    read.
+    With a folder, they lie on its disk; those of a Parquet file are read when they are asked for.
+    TableError if the source cannot be read.
     """
     kind, path = _checked_format(source), Path(source.path or "")
     if kind == "sql":
         found: pa.Table = _databases(source).query_columns(source, folder)
         return found
     if kind == "parquet":
-        return ParquetColumns(path, source).whole()
+        return ParquetColumns(path, source)
     return delimited_text(_opened(path, source, folder), source, folder) if kind == "csv" else None
 
 

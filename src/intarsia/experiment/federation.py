@@ -36,7 +36,7 @@ from intarsia.core.block import (
     same_arrays,
     sort_keys,
 )
-from intarsia.core.memory import free_memory, give_back, pieces
+from intarsia.core.memory import LIBRARIES, disk_for, give_back, pieces
 from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.data.dataset import Dataset
@@ -385,16 +385,15 @@ _AT_ONCE = 2  # tables that are read side by side
 
 # times the tables' values that a run takes at its peak, where they are in memory
 _COPIES, _COPIES_COMPARED = 2.5, 4.0  # without, and with reference models
-_LIBRARIES = 400e6  # and what it takes besides, in bytes
 
 
 def _note_on_memory(experiment: Experiment) -> tuple[str, ...]:
     memory = experiment.memory_bytes
-    if memory is None or memory >= _LIBRARIES:
+    if memory is None or memory >= LIBRARIES:
         return ()
     return (
         f'experiment.memory is "{experiment.memory}", and libraries alone take about '
-        f"{_LIBRARIES / 1e6:.0f} MB: the tables lie on disk, and the process takes more than it "
+        f"{LIBRARIES / 1e6:.0f} MB: the tables lie on disk, and the process takes more than it "
         "says.",
     )
 
@@ -404,15 +403,12 @@ def _disk_for(experiment: Experiment) -> Path | None:
 
     It is the one in which the output folder is, or will be made: what lies there has no name.
     """
-    given = experiment.memory_bytes
-    memory = free_memory() if given is None else given
+    memory = experiment.memory_bytes
     copies = _COPIES_COMPARED if experiment.yardsticks else _COPIES
     # what nobody knows the size of is large to who says what there is, and else small
-    sizes = [size for size in map(values_size, experiment.clients) if given or size < math.inf]
-    if memory is None or _LIBRARIES + copies * sum(sizes) <= memory:
-        return None
-    out = Path(experiment.out or tempfile.gettempdir())
-    return next((one for one in (out, *out.parents) if one.is_dir()), None)
+    sizes = [size for size in map(values_size, experiment.clients) if memory or size < math.inf]
+    place = Path(experiment.out or tempfile.gettempdir())
+    return disk_for(copies * sum(sizes), place, memory)
 
 
 def aligned(

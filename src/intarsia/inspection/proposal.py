@@ -12,6 +12,7 @@ import json
 import math
 import re
 import shlex
+import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from intarsia.core.memory import disk_for
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.labels import are_no_and_yes, positive_last, spelled_apart
@@ -36,7 +38,8 @@ from intarsia.data.parsing import (
     unit_of,
     without_unit,
 )
-from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
+from intarsia.data.formats.parquet import ParquetColumns
+from intarsia.data.reader import ENDINGS, columns_of, ending_of, read, values_size
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
@@ -150,7 +153,12 @@ class Proposal:
         return rows_by_class(self.tables)
 
 
-def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str] = ()) -> Proposal:
+def propose(
+    paths: Sequence[Path],
+    ids: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    place: Path | None = None,
+) -> Proposal:
     """Return what an experiment file may say of tables.
 
     Parameters
@@ -158,6 +166,8 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     ids, labels
         Columns that tell rows apart, and columns to predict: of each table the first that it has.
         None: they are looked for.
+    place
+        On whose disk the tables lie meanwhile, if they are large for the memory that is free.
 
     Raises
     ------
@@ -165,7 +175,10 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
         If a table cannot be read, a named column is in no table, or no label can be told.
     """
     names = client_names(paths)
-    tables = [_look(Source(name=name, path=str(path))) for name, path in names.items()]
+    sources = [Source(name=name, path=str(path)) for name, path in names.items()]
+    size = _COPIES * sum(map(values_size, sources))
+    folder = disk_for(size, (place or Path(tempfile.gettempdir())).absolute())
+    tables = [_look(source, folder) for source in sources]
     refuse_row_numbers(tables, ids)
     for key, wanted in (("id", ids), ("label", labels)):
         _check_named(key, wanted, tables)
@@ -200,6 +213,9 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     ignore_case = _alike_but_for_case(tables, no_and_yes, notes)
     tables = [replace(_with_units_of_amounts(one), read=None) for one in tables]
     return Proposal(tuple(tables), rules, tuple(notes), ignore_case, no_and_yes)
+
+
+_COPIES = 4  # times the tables' values that a proposal takes, where they are in memory
 
 
 def client_names(paths: Sequence[Path]) -> dict[str, Path]:
@@ -247,22 +263,23 @@ def _folder_named(folder: Path) -> ExperimentError:
     return ExperimentError(f"{folder} is a folder; {said}.")
 
 
-def _look(source: Source) -> TableProposal:
+def _look(source: Source, folder: Path | None) -> TableProposal:
     """Return a table as it looks, with the keys that reading it needs."""
     try:
-        source, frame = _read(source)
+        source, frame = _read(source, folder)
     except TableError as problem:
         raise problem.retold(where=problem.where, advice=problem.without_settings) from problem
     if frame is None:
         return _of_matrix(source)
-    check_names(frame.column_names, source)
+    names: list[str] = frame.schema.names
+    check_names(names, source)
     if not frame.num_rows:
-        raise source.error(f"the table has {frame.num_columns} columns but 0 rows", "fill it")
+        raise source.error(f"the table has {len(names)} columns but 0 rows", "fill it")
     texts: dict[str, tuple[NDArray[np.int32], Texts]] = {}
     left_out: dict[str, str] = {}
-    for name, values in zip(frame.column_names, frame.columns, strict=True):
+    for name in names:
         try:
-            texts[name] = coded_texts(values, name, source)
+            texts[name] = coded_texts(frame.column(name), name, source)
         except TableError as problem:
             left_out[name] = _said(problem, name)
     source = _with_units(source, texts)
@@ -276,23 +293,23 @@ def _look(source: Source) -> TableProposal:
         source = replace(source, missing=(*source.missing, *codes))
         reasons["missing"] = _seem_missing(source.missing)
         columns = columns_read(source)
-    sizes = frame.num_rows, frame.num_columns
+    sizes = frame.num_rows, len(names)
     return TableProposal(source, columns, *sizes, left_out, reasons, read=frame)
 
 
-def _read(source: Source) -> tuple[Source, pa.Table | None]:
+def _read(source: Source, folder: Path | None) -> tuple[Source, pa.Table | ParquetColumns | None]:
     """Return the columns of a file, all text ones as text, and the encoding that it is read by."""
     first: TableError | None = None
     for encoding in (None, *_ENCODINGS):
         one = replace(source, encoding=encoding)
         try:
-            found = columns_of(one)
-            if found is None or one.path is None:
+            found = columns_of(one, folder)
+            if not isinstance(found, pa.Table) or one.path is None:
                 return one, found
             names = tuple(found.column_names)
             del found  # which takes as much memory as what is read now
             # as text: a number may be an id whose zeros matter
-            return one, columns_of(replace(one, categorical=names))
+            return one, columns_of(replace(one, categorical=names), folder)
         except TableError as problem:
             first = first or problem
             if "which are not UTF-8" not in str(first) and "which is UTF-16" not in str(first):

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from intarsia.data.formats.parquet import ParquetColumns
 from intarsia.data.labels import MOST_NUMBER_CLASSES
 from intarsia.data.parsing import canonical, day
 from intarsia.data.source import LEAST_ROWS, Source
@@ -207,7 +208,8 @@ class TableProposal:
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> why
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # key of the source -> why
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> the feature
-    read: pa.Table | None = None  # the columns as the reader gives them, while they are looked at
+    # the columns as the reader gives them, while they are looked at
+    read: pa.Table | ParquetColumns | None = None
 
     @property
     def features(self) -> list[Column]:

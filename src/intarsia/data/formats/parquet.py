@@ -56,11 +56,6 @@ class ParquetColumns:
             if names:
                 yield from self._file.iter_batches(rows, columns=list(names))
 
-    def whole(self) -> pa.Table:
-        """Return all columns."""
-        with self._told():
-            return self._file.read(columns=self.schema.names)
-
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
