@@ -236,6 +236,7 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(
         {"client_name": "bank", "app_name": "app", "job_id": "one", "status": "started"},
         {"client_name": "bank", "app_name": "app", "job_id": "two", "status": "started"},
         {"client_name": "post", "status": "no_jobs"},
+        {"client_name": "odd", "app_name": "app", "job_id": ["one"], "status": {}},
         {"client_name": "shop", "status": "no_reply"},
     ]
     # a site that is starting loses questions, which are waited for in vain, and answers the next
@@ -261,7 +262,7 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(
 
     monkeypatch.setattr(nvflare, "new_secure_session", session)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
-    found = {"bank": {"one", "two"}, "post": set(), "late": set()}
+    found = {"bank": {"one", "two"}, "post": set(), "odd": {"['one']"}, "late": set()}
     assert nvflare.Jobs(tmp_path).sites() == found
     assert patience == waited  # the last of each two is for what is asked next
     assert capfd.readouterr() == ("", "")

@@ -48,8 +48,8 @@ from nvflare.private.fed.server.job_runner import JobRunner
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
+from intarsia.engines.remote.given_up import within
 from intarsia.engines.transports import connection, leftovers, origins, replaced, revocation, spare
-from intarsia.engines.transports.given_up import within
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.engines.transports.validity import check_certificates
 from intarsia.errors import ExperimentError, SiteError
@@ -554,7 +554,8 @@ class Jobs:
         found: dict[ClientId, frozenset[str]] = {}
         for one in self._asked(_statuses):
             if one.get("status") not in ("no_reply", "error"):
-                jobs = {one["job_id"]} if "job_id" in one else set()
+                # as the site itself says it: what is no text is the id of no job
+                jobs = {str(one["job_id"])} if "job_id" in one else set()
                 found[one["client_name"]] = found.get(one["client_name"], frozenset()) | jobs
         return found
 
