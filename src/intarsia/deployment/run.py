@@ -280,6 +280,7 @@ class AtSites:
             encoding = _agree(tables, description)
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
+            _check_ids(tables, held, text=encoding.text_ids)
             sparse = {name: one.sparse for name, one in tables.items()}
             classes = {name: tuple(map(canonical, one.classes)) for name, one in tables.items()}
             coded = notes_on_codes(classes, labels, description.labels)
@@ -433,6 +434,8 @@ def _check_said(found: Any, *classes: type) -> None:
     """Raise ValueError unless an answer is of the first of some classes, with sound holdings."""
     for kind in classes[:1]:
         check_kind(found, kind, kind.__name__)
+    if isinstance(found, TableMetadata) and found.numbers:
+        np.array(found.classes, np.float64)  # ValueError: one is no number
     held = found.held if isinstance(found, Dealt) else found
     for one in vars(held).values() if isinstance(held, Held) else ():
         if one is None:
@@ -476,9 +479,13 @@ def _other_version(client: ClientId, name: str, how: str) -> VersionError:
 
 def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) -> Encoding:
     """Return the encoding that fits the tables of all sites."""
-    if len({one.whole_ids for one in tables.values() if not one.generated}) > 1:
+    own = {name: one.whole_ids for name, one in tables.items() if not one.generated}
+    if len({*own.values()}) > 1:
+        numbers, texts = (
+            listed([name for name, whole in own.items() if whole is kind]) for kind in (True, False)
+        )
         raise FederationError(
-            "Some sites have whole numbers as sample ids and others text; set id_type in the "
+            f"Sample ids are whole numbers at {numbers} and text at {texts}; set id_type in the "
             "site.toml of each to the same."
         )
     check_forgotten_ids({n: (one.columns, one.id, one.generated) for n, one in tables.items()})
@@ -486,6 +493,18 @@ def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) ->
     check_split_columns(columns, {name: one.split_by for name, one in tables.items()})
     check_names(columns)
     return agree(tables, description.labels)
+
+
+def _check_ids(
+    tables: Mapping[ClientId, TableMetadata], held: Mapping[ClientId, Held], *, text: bool
+) -> None:
+    """Raise SiteError where a site's ids are not numbers, or text, as all were told."""
+    for name, one in held.items():
+        whole = tables[name].whole_ids and not text
+        parts = [part.samples for part in (one.train, one.test, one.validation) if part is not None]
+        if any(len(own) and (own.dtype.kind in "iu") is not whole for own in parts):
+            said = "whole numbers" if whole else "text"
+            raise malformed(name, ENCODE, "answer", f"its ids are not {said}, as it was told")
 
 
 def _samples(held: Mapping[ClientId, Held], part: str) -> dict[ClientId, Any]:
