@@ -263,6 +263,12 @@ MUTATIONS = [
     *_of(
         "engines/transports/nvflare.py",
         (
+            "names by which sites call themselves",
+            'replaced.note(self._file.parent.parent, refused.rpartition(": ")[2])',
+            "replaced.note(self._file.parent.parent, site)",
+            FLARE_KITS,
+        ),
+        (
             "ids of jobs that are no text",
             'jobs = {str(one["job_id"])}',
             'jobs = {one["job_id"]}',

@@ -210,7 +210,7 @@ def test_a_site_whose_older_process_was_refused_is_shown_for_a_day(kits, capfd):
     arrivals = nvflare.Arrivals(str(server / "local" / "arrivals"))
     context = FLContext()
     peer = FLContext()
-    peer.set_prop(ReservedKey.IDENTITY_NAME, "bank")
+    peer.set_prop(ReservedKey.IDENTITY_NAME, "another name than its token's")
     context.set_peer_context(peer)
     said = "Client ID already registered as a client: bank"
     context.set_prop(FLContextKey.COMMUNICATION_ERROR, said, sticky=False)
@@ -353,6 +353,10 @@ def test_a_job_that_could_not_begin_at_a_site_is_said_with_its_name(tmp_path, mo
     monkeypatch.setattr(nvflare, "_opened", lambda kit: session)
     jobs = nvflare.Jobs(tmp_path)
     assert jobs.status("missed") == f"FINISHED:FAILED_TO_RUN, {full}"
+    detail[2] = "lab: \x1b[2J" + "x" * 1000 + "\nbank: OSError"  # as a site that likes may say it
+    said = jobs.status("missed")
+    assert said.isprintable()
+    assert len(said) < 300
     assert jobs.status("begun") == "RUNNING"
     assert jobs.status("other") == "FINISHED:FAILED_TO_RUN"
 
