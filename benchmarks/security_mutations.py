@@ -2193,6 +2193,7 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/run.py",
+        ("greetings that are no bytes", "if type(one) is not bytes:", "if False:", ODD_SET_UPS),
         (
             "ids of another kind than was said",
             "            _check_ids(tables, held, text=encoding.text_ids)\n",

@@ -94,6 +94,13 @@ def test_whose_greeting_does_not_fit_is_named_beside_who_reads_it(tmp_path):
         run_over(tmp_path, SETTLE, [], change)
 
 
+@pytest.mark.parametrize("odd", [None, "text", ()], ids=str)
+def test_a_greeting_that_is_no_bytes_is_not_handed_on(tmp_path, odd):
+    """The site that read it ended in an error of Python's, and was named."""
+    with pytest.raises(SiteError, match="'telecom' answers settle with a malformed greeting"):
+        run_over(tmp_path, SETTLE, [], lambda own: {**own, "bank": odd})
+
+
 def test_whose_ids_are_whole_numbers_and_whose_are_text_is_said(tmp_path):
     def change(own):
         return dataclasses.replace(own, whole_ids=not own.whole_ids)

@@ -464,6 +464,9 @@ def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:
                 f"{name!r} sent no greeting to some of {sorted(said.keys() - {name})}; install the "
                 "same version of intarsia there, or see who runs the site."
             )
+        for one in own.values():
+            if type(one) is not bytes:
+                raise malformed(name, SETTLE, "greeting", f"a {type(one).__name__}")
     return {
         name: codec.encode({other: own[name] for other, own in said.items() if other != name})
         for name in said
