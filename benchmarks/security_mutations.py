@@ -2193,6 +2193,7 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/run.py",
+        ("columns of parts", "if _columns(one) != _columns(held.train):", "if False:", ODD_SET_UPS),
         ("greetings that are no bytes", "if type(one) is not bytes:", "if False:", ODD_SET_UPS),
         (
             "ids of another kind than was said",

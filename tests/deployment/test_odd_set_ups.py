@@ -94,6 +94,19 @@ def test_whose_greeting_does_not_fit_is_named_beside_who_reads_it(tmp_path):
         run_over(tmp_path, SETTLE, [], change)
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_site_has_the_same_columns_in_all_parts(tmp_path, part):
+    """Other sites could bring their blocks into no order, and the first of them was named."""
+
+    def change(own):
+        groups = {"view": ("l1",)}
+        one = dataclasses.replace(getattr(own, part), groups=groups)
+        return dataclasses.replace(own, **{part: one})
+
+    with pytest.raises(SiteError, match=r"'telecom' answers encode .* to evaluate on than to"):
+        run_over(tmp_path, ENCODE, [Held, Holding], change)
+
+
 @pytest.mark.parametrize("odd", [None, "text", ()], ids=str)
 def test_a_greeting_that_is_no_bytes_is_not_handed_on(tmp_path, odd):
     """The site that read it ended in an error of Python's, and was named."""
@@ -116,7 +129,9 @@ def test_a_site_refuses_feature_blocks_that_it_did_not_say(tmp_path, odd):
     """Who holds a block opens its totals: a server that said other ones was believed."""
 
     def change(own):
-        return dataclasses.replace(own, train=dataclasses.replace(own.train, **odd))
+        parts = {part: getattr(own, part) for part in ("train", "test")}
+        said = {part: dataclasses.replace(one, **odd) for part, one in parts.items()}
+        return dataclasses.replace(own, **said)
 
     with pytest.raises(RefusedError, match="At client 'telecom' in settle"):
         run_over(tmp_path, ENCODE, [Held, Holding], change)

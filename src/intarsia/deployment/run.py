@@ -447,6 +447,8 @@ def _check_said(found: Any, *classes: type) -> None:
             raise ValueError(f"marks of labels of shape {labelled.shape} for {len(samples)} rows")
         if len(np.unique(samples)) < len(samples) or len({*one.features}) < len(one.features):
             raise ValueError("a row or a column is there twice")
+        if _columns(one) != _columns(held.train):
+            raise ValueError("other columns or feature blocks to evaluate on than to train on")
         grouped = [name for names in one.groups.values() for name in names]
         of_levels = {f"{column}={level}" for column, own in one.levels.items() for level in own}
         if len({*grouped}) < len(grouped) or not {*grouped, *of_levels} <= {*one.features}:
@@ -454,6 +456,11 @@ def _check_said(found: Any, *classes: type) -> None:
         for name, shape in one.shapes.items():
             if min(shape, default=0) < 1 or math.prod(shape) != len(one.groups.get(name, ())):
                 raise ValueError(f"the shape {shape} of a feature block of other columns")
+
+
+def _columns(held: Holding) -> tuple[object, ...]:
+    """Return what a client's parts have alike: columns, feature blocks, their shapes, levels."""
+    return held.features, dict(held.groups), dict(held.shapes), dict(held.levels)
 
 
 def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:
