@@ -105,6 +105,7 @@ REVOKED = "tests/engines/transports/test_revocation.py"
 MEANS = "tests/attacks/test_means_of_others.py"
 ODD_CALLS = "tests/attacks/test_odd_calls.py"
 FLARE_CALLS = "tests/engines/transports/test_nvflare_calls.py"
+FLARE_KITS = "tests/engines/transports/test_nvflare_kits.py"
 SPARE = "tests/engines/transports/test_spare.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
@@ -238,6 +239,12 @@ MUTATIONS = [
     *_of(
         "engines/remote/wire.py",
         (
+            "whose greeting does not fit",
+            "if answer.error == GreetingError.__name__:",
+            "if False:",
+            ODD_SET_UPS,
+        ),
+        (
             "lines of a site's own in the server's log",
             "_SENTENCES.get(answer.error, shown(answer.sentence)[:200])",
             "_SENTENCES.get(answer.error, answer.sentence[:200])",
@@ -255,6 +262,18 @@ MUTATIONS = [
     ),
     *_of(
         "engines/transports/nvflare.py",
+        (
+            "names by which sites call themselves",
+            'replaced.note(self._file.parent.parent, refused.rpartition(": ")[2])',
+            "replaced.note(self._file.parent.parent, site)",
+            FLARE_KITS,
+        ),
+        (
+            "ids of jobs that are no text",
+            'jobs = {str(one["job_id"])}',
+            'jobs = {one["job_id"]}',
+            FLARE_KITS,
+        ),
         (
             "numbers in the place of bytes",
             "    if not isinstance(found, bytes | bytearray | memoryview | None):\n",
@@ -1044,6 +1063,7 @@ MUTATIONS = [
             REPLIES,
         ),
         ("who sent huge numbers to networks", "if largest < _LARGE:", "if True:", REPLIES),
+        ("numbers that networks overflow by", "_LARGE = 1e9", "_LARGE = 1e18", REPLIES),
         ("parts of another shape", "if shape != usual:", "if False:", REPLIES),
     ),
     *_of(
@@ -1052,6 +1072,12 @@ MUTATIONS = [
             "who waits for its owner and was left out",
             '            self._note_pending(client, "")\n',
             "            pass\n",
+            LATE,
+        ),
+        (
+            "sites that drip where they are asked for versions",
+            "within(seconds, partial(transport.send, client, data, seconds))",
+            "transport.send(client, data, seconds)",
             LATE,
         ),
         (
@@ -2167,6 +2193,20 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/run.py",
+        ("columns of parts", "if _columns(one) != _columns(held.train):", "if False:", ODD_SET_UPS),
+        ("greetings that are no bytes", "if type(one) is not bytes:", "if False:", ODD_SET_UPS),
+        (
+            "ids of another kind than was said",
+            "            _check_ids(tables, held, text=encoding.text_ids)\n",
+            "",
+            ODD_SET_UPS,
+        ),
+        (
+            "words for labels that are numbers",
+            "np.array(found.classes, np.float64)",
+            "pass",
+            ODD_SET_UPS,
+        ),
         (
             "columns of feature blocks",
             "if len({*grouped}) < len(grouped) or not {*grouped, *of_levels} <= {*one.features}:",

@@ -33,6 +33,7 @@ PUBLIC = [
     "ConvergenceError",
     "ExperimentError",
     "FederationError",
+    "GreetingError",
     "Inspection",
     "IntarsiaError",
     "KeyMaterialError",

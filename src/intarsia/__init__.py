@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from intarsia.errors import ConvergenceError as ConvergenceError
     from intarsia.errors import ExperimentError as ExperimentError
     from intarsia.errors import FederationError as FederationError
+    from intarsia.errors import GreetingError as GreetingError
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.errors import KeyMaterialError as KeyMaterialError
     from intarsia.errors import PendingError as PendingError

@@ -14,6 +14,7 @@ IntarsiaError
 ├── ConvergenceError           training diverged; names the likely cause
 ├── SealedError                a sealed total was read without `reveal`
 ├── TamperedError              a message or a sealed total was altered or cut
+│   └── GreetingError          what a site sent another one in the set-up is not for it
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
 ├── StaleError                 a call builds on a state that a site does not have
 ├── WorkerError                a process that computes for simulated clients is gone
@@ -128,6 +129,14 @@ class SealedError(IntarsiaError, TypeError):
 
 class TamperedError(IntarsiaError, ValueError):
     """A message or a sealed total was altered, cut, or made with other keys."""
+
+
+class GreetingError(TamperedError):
+    """A greeting does not fit who reads it; `sender` is the site whose greeting it is."""
+
+    def __init__(self, sentence: str, sender: str = "") -> None:
+        super().__init__(sentence)
+        self.sender = sender
 
 
 class ReplayError(IntarsiaError, ValueError):

@@ -543,6 +543,7 @@ def run_with(name, options, function, changes):
     ("value", "said"),
     [
         (-np.inf, "'c1' sends -inf in Change.shared of train_both"),
+        (1e12, "At client 'c0' in .* diverged .* Before that 'c1' sent 1e.12 in Change.shared"),
         (1e20, "At client 'c0' in .* diverged .* Before that 'c1' sent 1e.20 in Change.shared"),
         (1e60, "At client 'c0' in .* diverged .* Before that 'c1' sent 1e.60 in Change.shared"),
     ],

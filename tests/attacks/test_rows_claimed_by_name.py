@@ -94,7 +94,7 @@ def test_over_sites_a_client_that_claims_rows_by_pseudonyms_is_refused(run, monk
     monkeypatch.setattr(client_setup, "table_of", claiming)
     run("earlier")
     assert len(seen["bank"]) == ROWS["bank"]
-    with pytest.raises(TamperedError, match="At client 'bank' in meet"):
+    with pytest.raises(TamperedError, match="At client 'bank' in meet: The greeting of 'shop'"):
         run("claiming")
 
 

@@ -59,6 +59,7 @@ class Encoding:
     # categorical column -> of each of its levels, that a client sent it; over sites with keys alone
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
     clients: int = 1  # how many there are
+    text_ids: bool = False  # over sites: whole numbers as ids are text, beside generated ones
 
 
 def encoding_of(

@@ -418,6 +418,10 @@ class Work:
             )
         self._labels = encoding.labels
         table, self._table = self._table, None
+        if encoding.text_ids and table.samples.dtype.kind in "iu":
+            table = replace(table, samples=table.samples.astype(np.str_))
+            if self._rows is not None:
+                self._rows = self._rows[0].astype(np.str_), self._rows[1]
         y, name = stored_labels(table, encoding), self._settings.name
         check_label_values(self._experiment, encoding.labels, name, y)
         settings, held = self._experiment.split, {}

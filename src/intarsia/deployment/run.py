@@ -280,6 +280,7 @@ class AtSites:
             encoding = _agree(tables, description)
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
+            _check_ids(tables, held, text=encoding.text_ids)
             sparse = {name: one.sparse for name, one in tables.items()}
             classes = {name: tuple(map(canonical, one.classes)) for name, one in tables.items()}
             coded = notes_on_codes(classes, labels, description.labels)
@@ -433,6 +434,8 @@ def _check_said(found: Any, *classes: type) -> None:
     """Raise ValueError unless an answer is of the first of some classes, with sound holdings."""
     for kind in classes[:1]:
         check_kind(found, kind, kind.__name__)
+    if isinstance(found, TableMetadata) and found.numbers:
+        np.array(found.classes, np.float64)  # ValueError: one is no number
     held = found.held if isinstance(found, Dealt) else found
     for one in vars(held).values() if isinstance(held, Held) else ():
         if one is None:
@@ -444,6 +447,8 @@ def _check_said(found: Any, *classes: type) -> None:
             raise ValueError(f"marks of labels of shape {labelled.shape} for {len(samples)} rows")
         if len(np.unique(samples)) < len(samples) or len({*one.features}) < len(one.features):
             raise ValueError("a row or a column is there twice")
+        if _columns(one) != _columns(held.train):
+            raise ValueError("other columns or feature blocks to evaluate on than to train on")
         grouped = [name for names in one.groups.values() for name in names]
         of_levels = {f"{column}={level}" for column, own in one.levels.items() for level in own}
         if len({*grouped}) < len(grouped) or not {*grouped, *of_levels} <= {*one.features}:
@@ -451,6 +456,11 @@ def _check_said(found: Any, *classes: type) -> None:
         for name, shape in one.shapes.items():
             if min(shape, default=0) < 1 or math.prod(shape) != len(one.groups.get(name, ())):
                 raise ValueError(f"the shape {shape} of a feature block of other columns")
+
+
+def _columns(held: Holding) -> tuple[object, ...]:
+    """Return what a client's parts have alike: columns, feature blocks, their shapes, levels."""
+    return held.features, dict(held.groups), dict(held.shapes), dict(held.levels)
 
 
 def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:
@@ -461,6 +471,9 @@ def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:
                 f"{name!r} sent no greeting to some of {sorted(said.keys() - {name})}; install the "
                 "same version of intarsia there, or see who runs the site."
             )
+        for one in own.values():
+            if type(one) is not bytes:
+                raise malformed(name, SETTLE, "greeting", f"a {type(one).__name__}")
     return {
         name: codec.encode({other: own[name] for other, own in said.items() if other != name})
         for name in said
@@ -476,9 +489,13 @@ def _other_version(client: ClientId, name: str, how: str) -> VersionError:
 
 def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) -> Encoding:
     """Return the encoding that fits the tables of all sites."""
-    if len({one.whole_ids for one in tables.values() if not one.generated}) > 1:
+    own = {name: one.whole_ids for name, one in tables.items() if not one.generated}
+    if len({*own.values()}) > 1:
+        numbers, texts = (
+            listed([name for name, whole in own.items() if whole is kind]) for kind in (True, False)
+        )
         raise FederationError(
-            "Some sites have whole numbers as sample ids and others text; set id_type in the "
+            f"Sample ids are whole numbers at {numbers} and text at {texts}; set id_type in the "
             "site.toml of each to the same."
         )
     check_forgotten_ids({n: (one.columns, one.id, one.generated) for n, one in tables.items()})
@@ -486,6 +503,18 @@ def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) ->
     check_split_columns(columns, {name: one.split_by for name, one in tables.items()})
     check_names(columns)
     return agree(tables, description.labels)
+
+
+def _check_ids(
+    tables: Mapping[ClientId, TableMetadata], held: Mapping[ClientId, Held], *, text: bool
+) -> None:
+    """Raise SiteError where a site's ids are not numbers, or text, as all were told."""
+    for name, one in held.items():
+        whole = tables[name].whole_ids and not text
+        parts = [part.samples for part in (one.train, one.test, one.validation) if part is not None]
+        if any(len(own) and (own.dtype.kind in "iu") is not whole for own in parts):
+            said = "whole numbers" if whole else "text"
+            raise malformed(name, ENCODE, "answer", f"its ids are not {said}, as it was told")
 
 
 def _samples(held: Mapping[ClientId, Held], part: str) -> dict[ClientId, Any]:

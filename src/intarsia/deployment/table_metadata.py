@@ -128,7 +128,11 @@ def agree(tables: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> 
         for column, some in one.proofs.items()
         for level, proof in zip(one.levels.get(column, ()), some, strict=False)
     }
-    return replace(found, proofs=_proofs(found.levels, lambda *one: known.get(one, b"")))
+    # ids that were generated are text, and so are others beside them
+    made = any(one.generated for one in tables.values())
+    text_ids = made and any(one.whole_ids for one in tables.values())
+    proofs = _proofs(found.levels, lambda *one: known.get(one, b""))
+    return replace(found, proofs=proofs, text_ids=text_ids)
 
 
 def check_keys(tables: Mapping[ClientId, TableMetadata]) -> None:

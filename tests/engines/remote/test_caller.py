@@ -209,3 +209,32 @@ def test_the_last_site_may_answer_while_it_is_looked_who_is_left(monkeypatch):
     monkeypatch.setattr(calling, "_Attempts", Between)
     made = sites.federation(FEDAVG, OPTIONS, blocks(), BINARY)
     assert sites.begun(made, FEDAVG, OPTIONS).samples == 40
+
+
+class Dripping:
+    """A transport that waits as long as bytes come, and a site that sends one now and then."""
+
+    def __init__(self):
+        self.over = threading.Event()
+
+    def send(self, client, data, seconds):
+        assert self.over.wait(60)
+        raise ConnectionResetError
+
+
+def test_no_site_holds_up_the_server_that_asks_whether_it_is_there():
+    """The run stood still as long as a site dripped: calls have a deadline, and this had none."""
+    line, ended = Dripping(), threading.Event()
+    caller = Caller("ab", ("a",), line, RetryPolicy(seconds=0.01))
+
+    def compare():
+        assert caller.compare_versions() == ()
+        ended.set()
+
+    thread = threading.Thread(target=compare, daemon=True)
+    thread.start()
+    try:
+        assert ended.wait(30)
+    finally:
+        line.over.set()
+        thread.join(60)

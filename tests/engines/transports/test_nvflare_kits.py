@@ -210,7 +210,7 @@ def test_a_site_whose_older_process_was_refused_is_shown_for_a_day(kits, capfd):
     arrivals = nvflare.Arrivals(str(server / "local" / "arrivals"))
     context = FLContext()
     peer = FLContext()
-    peer.set_prop(ReservedKey.IDENTITY_NAME, "bank")
+    peer.set_prop(ReservedKey.IDENTITY_NAME, "another name than its token's")
     context.set_peer_context(peer)
     said = "Client ID already registered as a client: bank"
     context.set_prop(FLContextKey.COMMUNICATION_ERROR, said, sticky=False)
@@ -236,6 +236,7 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(
         {"client_name": "bank", "app_name": "app", "job_id": "one", "status": "started"},
         {"client_name": "bank", "app_name": "app", "job_id": "two", "status": "started"},
         {"client_name": "post", "status": "no_jobs"},
+        {"client_name": "odd", "app_name": "app", "job_id": ["one"], "status": {}},
         {"client_name": "shop", "status": "no_reply"},
     ]
     # a site that is starting loses questions, which are waited for in vain, and answers the next
@@ -261,7 +262,7 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(
 
     monkeypatch.setattr(nvflare, "new_secure_session", session)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
-    found = {"bank": {"one", "two"}, "post": set(), "late": set()}
+    found = {"bank": {"one", "two"}, "post": set(), "odd": {"['one']"}, "late": set()}
     assert nvflare.Jobs(tmp_path).sites() == found
     assert patience == waited  # the last of each two is for what is asked next
     assert capfd.readouterr() == ("", "")
@@ -352,6 +353,10 @@ def test_a_job_that_could_not_begin_at_a_site_is_said_with_its_name(tmp_path, mo
     monkeypatch.setattr(nvflare, "_opened", lambda kit: session)
     jobs = nvflare.Jobs(tmp_path)
     assert jobs.status("missed") == f"FINISHED:FAILED_TO_RUN, {full}"
+    detail[2] = "lab: \x1b[2J" + "x" * 1000 + "\nbank: OSError"  # as a site that likes may say it
+    said = jobs.status("missed")
+    assert said.isprintable()
+    assert len(said) < 300
     assert jobs.status("begun") == "RUNNING"
     assert jobs.status("other") == "FINISHED:FAILED_TO_RUN"
 

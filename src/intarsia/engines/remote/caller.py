@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
+from intarsia.engines.remote.given_up import within
 from intarsia.engines.remote.replies import checked, checked_answer
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import Answer, Call, Kind, Version, raised
@@ -344,7 +345,7 @@ class Caller:
         others = {client: one for client, one in found.items() if not one.fits(own)}
         for client in others:  # so that its own log says what differs
             with contextlib.suppress(OSError):
-                self._transport.send(client, codec.encode(own), self.patience.seconds)
+                _asked(self._transport, client, codec.encode(own), self.patience.seconds)
         if others:
             have = ", ".join(f"site {client!r} has {one}" for client, one in others.items())
             # of a checkout the package's number may be the same, and the calls others
@@ -358,12 +359,21 @@ def _version(transport: Transport, client: ClientId, seconds: float) -> Version 
     """Return the version of a site, None if it does not answer."""
     try:
         # no call: the site refuses it, and has said that it is there
-        said = codec.decode(transport.send(client, b"", seconds), Answer)
+        said = codec.decode(_asked(transport, client, b"", seconds), Answer)
         body = checked_answer(client, "version", said).body
         found = codec.decode(body, Version) if body else Version("", 0)
     except (OSError, CodecError):
         return None
     return checked(Version, client, "version", found)
+
+
+def _asked(transport: Transport, client: ClientId, data: bytes, seconds: float) -> bytes:
+    """Return what a site answers in time, also where a transport waits as long as bytes come.
+
+    Nobody else looks at the clock where a site is asked whether it is there.
+    """
+    found: bytes = within(seconds, partial(transport.send, client, data, seconds))
+    return found
 
 
 def _absent(clients: Collection[ClientId], what: str, patience: RetryPolicy) -> AbsentError:

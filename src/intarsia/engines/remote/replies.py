@@ -121,7 +121,7 @@ class Replies:
             if (largest := _largest(value)) > self._largest[0]:
                 said = f"{client!r} sent {largest:g} in {place} of {fn.name}"
                 self._largest = largest, said
-                if self._huge is None and largest > _HUGE:
+                if self._huge is None and largest > (_HUGE if self._bounds else _LARGE):
                     self._huge = client, f"{said},"
 
     def diverged(self, problem: ConvergenceError) -> ConvergenceError:
@@ -344,7 +344,8 @@ def _are_sizes(value: Any) -> bool:
 
 
 _HUGE = 1e100  # the square of a larger number, times those of a table, may be none
-_LARGE = 1e18  # of a network's parameters: the squares of larger ones are none in float32
+# of a network's parameters: products of larger ones, of a few layers, are none in float32
+_LARGE = 1e9
 _MOST = 2**40  # values of a piece: no site has as many
 
 

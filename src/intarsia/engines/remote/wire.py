@@ -19,7 +19,7 @@ from intarsia.core.client_functions import ClientFunction
 from intarsia.engines import codec
 from intarsia.engines.sums.sealed import SealedRecord
 from intarsia.engines.sums.secure import CombinationRecord
-from intarsia.errors import AbsentError, CodecError, IntarsiaError, SiteError
+from intarsia.errors import AbsentError, CodecError, GreetingError, IntarsiaError, SiteError
 
 # ask, sum: a client function; open, seal: a cell of a total; stage: a step of the set-up
 Kind = Literal["ask", "sum", "open", "seal", "stage"]
@@ -44,8 +44,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # what clients were told, steps of sums of columns were as the server said, no site said the units
 # of its columns, and rare levels of a category of many were scaled each by its own deviation;
 # in 25 the functions that evaluate a model had other names; in 26 a certificate of HyFDCA brought
-# Newton's system for a further step with it.
-PROTOCOL = 28
+# Newton's system for a further step with it; in 28 no site was told that ids of whole numbers are
+# text beside ids that were generated, and none said whose greeting did not fit.
+PROTOCOL = 29
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
@@ -163,6 +164,12 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
 )
 # What a site says in words of its own, for the server's people: what its owner allows.
 _OWN_WORDS = ("PolicyError", "PendingError")
+# What the server's people are told where a site says another's name, and which of the two is wrong
+# nobody else can tell.
+_GREETING = (
+    "The greeting of {sender} is none for this client: one of the two altered it, has another card "
+    "of the other, or was told something else; see what the log of each says, and who runs it."
+)
 _MOST_WORDS = 400  # letters of these
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
 
@@ -197,6 +204,8 @@ def sentence_of(error: Exception) -> tuple[str, str]:
         return name, _SENTENCES[name]
     if name in _OWN_WORDS:
         return name, shown(str(error))
+    if isinstance(error, GreetingError):
+        return name, shown(error.sender)
     if isinstance(error, OSError):
         return "SiteError", "The site could not read or write a file; its own log says which."
     return "SiteError", _UNFORESEEN
@@ -207,6 +216,9 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
     if answer.error in _OWN_WORDS:
         own: type[AbsentError] = getattr(errors, answer.error)
         return own(f"Site {answer.client!r}: {shown(answer.sentence)}", (answer.client,))
+    if answer.error == GreetingError.__name__:
+        said = _GREETING.format(sender=repr(shown(answer.sentence)[:80]))
+        return GreetingError(f"At client {answer.client!r} in {function}: {said}", answer.sentence)
     known = getattr(errors, answer.error, SiteError) if answer.error in _SENTENCES else SiteError
     said = _SENTENCES.get(answer.error, shown(answer.sentence)[:200])
     found: IntarsiaError = known(f"At client {answer.client!r} in {function}: {said}")

@@ -32,8 +32,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from intarsia.core.block import ClientId
+from intarsia.engines.remote.given_up import within
 from intarsia.engines.remote.site import Site
-from intarsia.engines.transports.given_up import within
 from intarsia.errors import AbsentError, FederationError, SiteError, listed, shown
 
 _CALL, _NAME = "call", "name"

@@ -48,11 +48,11 @@ from nvflare.private.fed.server.job_runner import JobRunner
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
+from intarsia.engines.remote.given_up import within
 from intarsia.engines.transports import connection, leftovers, origins, replaced, revocation, spare
-from intarsia.engines.transports.given_up import within
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.engines.transports.validity import check_certificates
-from intarsia.errors import ExperimentError, SiteError
+from intarsia.errors import ExperimentError, SiteError, printable
 
 _COLLAB: Final = "nvflare.collab.runtime"
 _HERE: Final = "intarsia.engines.nvflare"  # as jobs and kits of every version name this module
@@ -98,6 +98,7 @@ _NOT_VALID: Final = (
     "it takes no job's signature, as by its clock a certificate is not valid; set the clock there, "
     "or see `intarsia federation doctor KIT` there"
 )
+_WORDS: Final = 200  # letters of what a site answers to that
 _TAKEN: Final = "already registered"  # in what the library says of a name that another one has
 # Seconds after which a site asks for its next task: while a job is set up, and from then on, when
 # there is none left but to end. All sites together ask so many times a second at most.
@@ -314,8 +315,10 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
             return
         self._freed.called()
         site = str(fl_ctx.get_peer_context().get_identity_name())
-        if _TAKEN in str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR)):
-            replaced.note(self._file.parent.parent, site)
+        refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR))
+        if _TAKEN in refused:
+            # of whom the server says it, by its token: a site may call itself by any name
+            replaced.note(self._file.parent.parent, refused.rpartition(": ")[2])
         elif event_type == EventType.CLIENT_REGISTER_PROCESSED:
             self._registered.add(site)
         elif site in self._registered:
@@ -536,7 +539,7 @@ class Jobs:
         status = str(found.get("status", ""))
         # of a site on which it could not begin, with what the library says of that
         missed = [
-            one.replace(_UNSIGNED, _NOT_VALID)
+            printable(" ".join(one.split()))[:_WORDS].replace(_UNSIGNED, _NOT_VALID)
             for one in found.get("job_deploy_detail", ())
             if ": " in one and not one.endswith(": OK")
         ]
@@ -554,7 +557,8 @@ class Jobs:
         found: dict[ClientId, frozenset[str]] = {}
         for one in self._asked(_statuses):
             if one.get("status") not in ("no_reply", "error"):
-                jobs = {one["job_id"]} if "job_id" in one else set()
+                # as the site itself says it: what is no text is the id of no job
+                jobs = {str(one["job_id"])} if "job_id" in one else set()
                 found[one["client_name"]] = found.get(one["client_name"], frozenset()) | jobs
         return found
 

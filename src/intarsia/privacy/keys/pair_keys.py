@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from intarsia.errors import KeyMaterialError, TamperedError
+from intarsia.errors import GreetingError, KeyMaterialError, TamperedError
 from intarsia.privacy.keys import crypto
 from intarsia.privacy.keys.crypto import KEY_BYTES, pseudorandom
 from intarsia.privacy.keys.key_exchange import Card, Identity
@@ -124,17 +124,19 @@ def met(
         try:
             clear = crypto.decrypt(key, received[name], seen)
         except TamperedError as error:
-            raise TamperedError(
+            raise GreetingError(
                 f"The greeting of {name!r} was altered, is under another card than that which was "
                 f"confirmed here, or {name!r} was told of other samples, features or settings, or "
                 "has not the ids of rows that both are to have; compare the fingerprints of the "
-                "cards (intarsia keys show), then begin anew."
+                "cards (intarsia keys show), then begin anew.",
+                name,
             ) from error
         sent = [some for some in _led(name, owner_sets) if me.name in some]
         if len(clear) != KEY_BYTES * (1 + len(sent)):
-            raise TamperedError(
+            raise GreetingError(
                 f"The greeting of {name!r} has {len(clear)} bytes and must have "
-                f"{KEY_BYTES * (1 + len(sent))}; install the same version of intarsia there."
+                f"{KEY_BYTES * (1 + len(sent))}; install the same version of intarsia there.",
+                name,
             )
         nonce, *given = (clear[at : at + KEY_BYTES] for at in range(0, len(clear), KEY_BYTES))
         owned.update(zip(sent, given, strict=True))
