@@ -149,7 +149,7 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
             kind = ("two", "few", "numbers").index(column.kinds)
             twos += [column.name] * (kind == 0 and column.name not in constant)
             rank = _label_rank(column)
-            if rank is not None and kind == 2 and words(column.name) == ["y"]:
+            if rank is not None and kind == 2 and words(column.name) == ("y",):
                 weak.append(column.name)  # as coordinates are too
             elif rank is not None:
                 ranked.append((_doubt(column), rank, kind, -place, column.name))
@@ -247,7 +247,7 @@ def _label_rank(column: Column) -> int | None:
     """Return how much a column's name is that of a label, 0 the most; None: not at all."""
     rank = label_rank(column.name, two=column.kinds == "two")
     # what has classes and is called y is a label as much as an outcome is
-    y = column.kinds in ("two", "few") and words(column.name) == ["y"]
+    y = column.kinds in ("two", "few") and words(column.name) == ("y",)
     return LABELS.index("outcome") if y else rank
 
 
