@@ -505,6 +505,26 @@ def test_a_column_s_name_is_looked_at_once_for_all_of_another_table(tmp_path, mo
     assert len(asked) < 10 * len(wide)
 
 
+def test_what_may_be_the_label_is_named_with_columns_of_classes_first(tmp_path):
+    """Of 60 genes beside a tissue the first twelve were named."""
+    here = {f"gene{one}": RNG.permutation(ROWS) for one in range(20)}
+    tissue = drawn("brain", "liver", "lung")
+    paths = [written(tmp_path / "a.csv", here | {"tissue": tissue})]
+    paths.append(written(tmp_path / "b.csv", here))  # which has no label
+    with pytest.raises(ExperimentError, match=r"there are 'tissue', 'gene0', 'gene1'"):
+        propose(paths)
+
+
+def test_a_note_names_codes_that_are_learned_from_as_amounts(tmp_path):
+    """A postcode of 400 numbers had one slope, without a word."""
+    codes = 10115 + 37 * (AGE % 30)
+    columns = {"zip": codes, "store_no": codes, "product_price": codes, "death": drawn("0", "1")}
+    (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert note.startswith("'zip' of t and 'store_no' of t are named like codes and learned from")
+    few = {"zip": 10115 + AGE % 3, "age": AGE, "death": columns["death"]}  # which are categorical
+    assert propose([written(tmp_path / "t.csv", few)]).notes == ()
+
+
 def test_a_note_names_what_may_be_the_weights_of_rows(tmp_path):
     weight = np.round(np.exp(AMOUNT / 2), 3)
     columns = {"id": np.arange(60), "weight": weight, "churn": drawn("0", "1")}

@@ -86,6 +86,12 @@ _IDS = {
     *("numero", "identifiant", "matricule", "dossier", "cliente", "paciente", "paziente", "codigo"),
     *("codice", "klant", "nummer", "numer", "klient", "pacjent", "kund", "ид", "编号", "番号"),
 }
+# names of codes that are whole numbers, which no model learns from as amounts
+_CODES = {
+    *("zip", "zipcode", "postcode", "postal", "plz", "postleitzahl", "article", "artikel", "sku"),
+    *("product", "produkt", "item", "store", "shop", "branch", "filiale", "merchant", "warehouse"),
+    *("icd", "sic", "naics", "isco", "district", "department", "municipality", "ward", "code"),
+}
 # of these, the ones whose rows may be several of one person
 _PERSONS = {
     *("customer", "patient", "client", "subject", "person", "user", "member", "account"),
@@ -162,6 +168,15 @@ def is_time_until(name: str) -> bool:
     pairs = {*pairwise(own)}
     alone = len(own) == 1 and own[0] in _TIMES_ALONE
     return alone or bool(_TIMES_UNTIL & {*own}) or bool(pairs & _TIMES_UNTIL_OF_TWO)
+
+
+def is_code(name: str) -> bool:
+    """Return whether a name is that of a code, such as a postcode or a product's, and no more.
+
+    `zip` and `store_no` are such, `product_price` is none.
+    """
+    own = set(words(name))
+    return bool(_CODES & own) and own <= _CODES | _OF_IDS
 
 
 def is_weight(name: str) -> bool:

@@ -189,7 +189,9 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
         )
     if len(shared) == 1:
         return shared, "the only column with classes that all tables have"
-    every = list(dict.fromkeys(name for one in tables for name in one.columns))
+    columns = [own for one in tables for own in one.columns.values()]
+    columns.sort(key=lambda own: (own.kinds not in ("two", "few"), own.figures is not None))
+    every = list(dict.fromkeys(own.name for own in columns))  # those with classes first
     shown = f"those of two values: {listed(found)}" if found else f"there are {listed(every)}"
     raise ExperimentError(
         f"No column is named like a label ({listed(LABELS[:5])}, …), and {shown}; say which "

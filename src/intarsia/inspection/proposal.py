@@ -40,7 +40,14 @@ from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
-from intarsia.inspection.column_names import is_amount, is_id, is_time_until, is_weight, words
+from intarsia.inspection.column_names import (
+    is_amount,
+    is_code,
+    is_id,
+    is_time_until,
+    is_weight,
+    words,
+)
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
@@ -196,6 +203,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
         *_same_in_shared_rows(tables, matched),
     ]
     tables = _as_one_kind(_without_constants(tables))
+    notes += _codes_as_amounts(tables)
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
@@ -678,6 +686,24 @@ def _times_until_label(tables: Sequence[TableProposal]) -> list[str]:
         f"{in_words([*map(repr, found)])} may be the time until {in_words([*map(repr, labels)])} "
         "was seen, or a row was no longer followed, which is known only once the label is. If so, "
         "list it in exclude: scores would be too good, and no new row has it."
+    ]
+
+
+def _codes_as_amounts(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of whole numbers that are named like codes and are learned from as amounts."""
+    found = {
+        f"{own.name!r} of {one.source.name}": ""
+        for one in tables
+        for own in one.features
+        if own.whole and is_code(own.name) and len(own.texts) > _MOST_CODES
+        if own.name not in one.source.categorical
+    }
+    if not found:
+        return []
+    return [
+        f"{in_words([*found])} {'is' if len(found) == 1 else 'are'} named like codes and learned "
+        "from as amounts. Of codes a larger number means nothing: list them in categorical, if "
+        "their values tell nothing of single rows, or in exclude."
     ]
 
 
