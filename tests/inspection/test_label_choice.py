@@ -515,6 +515,17 @@ def test_what_may_be_the_label_is_named_with_columns_of_classes_first(tmp_path):
         propose(paths)
 
 
+def test_durations_and_answers_beside_a_word_are_left_out_with_what_to_do(tmp_path):
+    """Durations beyond a day were texts that may tell single rows, with no way to learn from."""
+    durations = np.array([f"{one}:{one % 60:02d}" for one in AGE])
+    answers = np.where(AGE % 7 == 0, "don't know", GRADE.astype(str))
+    columns = {"age": OTHER, "stay": durations, "pain": answers, "death": drawn("0", "1")}
+    (one,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert one.left_out["stay"].startswith("has durations (such as ")
+    assert one.left_out["stay"].endswith("write minutes, and take it out of exclude")
+    assert one.left_out["pain"].endswith("are answers or codes, list it in categorical")
+
+
 def test_a_note_names_codes_that_are_learned_from_as_amounts(tmp_path):
     """A postcode of 400 numbers had one slope, without a word."""
     codes = 10115 + 37 * (AGE % 30)

@@ -517,6 +517,8 @@ def _unfit(own: Column, one: TableProposal) -> str:
         features_of([(own.name, one.values(own.name))], as_listed)
     except TableError as problem:
         said = _said(problem, own.name)
+    if said.startswith("mixes numbers and text") and len(own.texts) <= _MOST_CODES:
+        said += "; or, if its numbers are answers or codes, list it in categorical"
     if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
         return "another text in every row"
     if _MANY_TEXTS in said and own.rows >= LEAST_ROWS * len(own.texts):
@@ -532,6 +534,7 @@ _AS_NUMBERS = (
     "has numbers",
     "has dates",
     "has times of day",
+    "has durations",
     "has limits",
     "has negative numbers",
 )  # how a reason begins of what could be a number
