@@ -33,7 +33,8 @@ def test_columns_with_copies_that_differ_are_named_and_no_others():
     second = block(other, [2, 3, 5, 7, 9], [3, 2, 1, 0])
     assert notes(first, second) == (
         "Clients have different values of the same samples in 'crp' (2), 'sex' (1) (in brackets "
-        "how many samples). A run takes their average: compare these tables.",
+        "how many samples). A run takes their average: compare these tables, and rename a column "
+        "that is another quantity there.",
     )
     assert notes(first, block(X, [2, 3, 5, 7, 9], [3, 2, 1, 0])) == ()
     assert notes(first) == ()

@@ -9,6 +9,7 @@ import pytest
 
 from intarsia.data.reader import read
 from intarsia.errors import ExperimentError, TableError
+from intarsia.inspection import id_choice
 from intarsia.inspection.proposal import propose
 
 ROWS = 60
@@ -449,6 +450,90 @@ def test_a_note_names_columns_with_two_numbers_in_one_text(tmp_path):
     columns = {"age": AGE, "bp": pressures, "part": drawn("1/2", "2/2"), "death": drawn("0", "1")}
     (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
     assert note.startswith("'bp' has two numbers in each text, as 120/80 is")
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["5 mg", "5mg", "10 mg", "0.1 g"], "has numbers with 'g' and 'mg', and each text is"),
+        (["[]", "['a']", *(f"['a'; '{one}']" for one in "bcdefghij")], "has a list in each text"),
+        (["a", "b", "c", "d", "a;b", "a;c", "a;d", "b;c", "b;d", "c;d"], "has a list in each text"),
+        ([f'{{"n": {one}}}' for one in range(12)], "has several fields in each text"),
+        ([f"{one}y {one % 5}m" for one in range(12)], "has two numbers in each text"),
+        (["1a", "1b", "2a", "2b"], ""),
+        (["1st", "2nd", "3rd", "4th"], ""),
+        ([f"{side}|{one}" for side in "ab" for one in "cdefg"], ""),  # as a country and a town
+        (["3 rooms", "4 rooms"], ""),
+    ],
+)
+def test_a_note_names_columns_whose_texts_are_more_than_a_word(tmp_path, texts, told):
+    """Each amount, list and record was a level of its own, without a word."""
+    columns = {"age": AGE, "own": np.resize(texts, ROWS), "death": drawn("0", "1")}
+    notes = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert [one.startswith(f"'own' {told}") for one in notes] == [True] * bool(told)
+
+
+def test_numbers_before_several_words_are_read_as_numbers(tmp_path):
+    days = np.array([f"{one} days ago" for one in AGE])
+    columns = {"age": AGE, "seen": days, "death": drawn("0", "1")}
+    (one,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert one.source.units == {"seen": "days ago"}
+
+
+def test_a_note_names_columns_that_say_the_same_in_shared_rows(tmp_path):
+    """Rows of one table had half of the weight of what the other calls otherwise."""
+    ids = np.array([f"m{one}" for one in range(ROWS)])
+    here = {"id": ids, "bmi": AMOUNT + 26, "sex": drawn("f", "m"), "ill": drawn("0", "1")}
+    there = {"id": ids[::-1], "body_mass": (AMOUNT + 26)[::-1], "weight_kg": OTHER * 9 + 70}
+    paths = [written(tmp_path / "a.csv", here), written(tmp_path / "b.csv", there)]
+    (note,) = propose(paths).notes
+    assert note.startswith(
+        "columns say the same under two names in rows that tables share: 'bmi' of a and 'body_mass'"
+    )
+    there["body_mass"] = there["body_mass"] + 1  # of which nobody can tell that it is the same
+    assert propose([paths[0], written(tmp_path / "c.csv", there)]).notes == ()
+
+
+def test_a_column_s_name_is_looked_at_once_for_all_of_another_table(tmp_path, monkeypatch):
+    """A table of 2,000 columns and 120 rows took half a minute beside another one."""
+    asked = []
+    monkeypatch.setattr(id_choice, "is_id", lambda name: asked.append(name) or name == "id")
+    wide = {f"lab{one}": np.resize(AMOUNT + one, ROWS) for one in range(60)}
+    wide = {name: np.append(own[1:], own[1]) for name, own in wide.items()}  # none tells rows apart
+    wide["ill"] = drawn("0", "1")
+    propose([written(tmp_path / "a.csv", wide), written(tmp_path / "b.csv", wide)])
+    assert len(asked) < 10 * len(wide)
+
+
+def test_what_may_be_the_label_is_named_with_columns_of_classes_first(tmp_path):
+    """Of 60 genes beside a tissue the first twelve were named."""
+    here = {f"gene{one}": RNG.permutation(ROWS) for one in range(20)}
+    tissue = drawn("brain", "liver", "lung")
+    paths = [written(tmp_path / "a.csv", here | {"tissue": tissue})]
+    paths.append(written(tmp_path / "b.csv", here))  # which has no label
+    with pytest.raises(ExperimentError, match=r"there are 'tissue', 'gene0', 'gene1'"):
+        propose(paths)
+
+
+def test_durations_and_answers_beside_a_word_are_left_out_with_what_to_do(tmp_path):
+    """Durations beyond a day were texts that may tell single rows, with no way to learn from."""
+    durations = np.array([f"{one}:{one % 60:02d}" for one in AGE])
+    answers = np.where(AGE % 7 == 0, "don't know", GRADE.astype(str))
+    columns = {"age": OTHER, "stay": durations, "pain": answers, "death": drawn("0", "1")}
+    (one,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert one.left_out["stay"].startswith("has durations (such as ")
+    assert one.left_out["stay"].endswith("write minutes, and take it out of exclude")
+    assert one.left_out["pain"].endswith("are answers or codes, list it in categorical")
+
+
+def test_a_note_names_codes_that_are_learned_from_as_amounts(tmp_path):
+    """A postcode of 400 numbers had one slope, without a word."""
+    codes = 10115 + 37 * (AGE % 30)
+    columns = {"zip": codes, "store_no": codes, "product_price": codes, "death": drawn("0", "1")}
+    (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert note.startswith("'zip' of t and 'store_no' of t are named like codes and learned from")
+    few = {"zip": 10115 + AGE % 3, "age": AGE, "death": columns["death"]}  # which are categorical
+    assert propose([written(tmp_path / "t.csv", few)]).notes == ()
 
 
 def test_a_note_names_what_may_be_the_weights_of_rows(tmp_path):

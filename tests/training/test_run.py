@@ -361,6 +361,35 @@ def test_scores_that_are_no_better_than_chance_are_noted(signal):
         assert "See whether 'y' is the column to predict" in told[0]
 
 
+@pytest.mark.parametrize(("penalty", "told"), [(0.05, True), (1e-3, False)])
+def test_probabilities_that_the_penalty_draws_together_are_noted(penalty, told):
+    """A class of 3 % of the rows had a probability of 10 % on the average, without a word."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(1500, 6))
+    y = np.where(rng.random(1500) < 0.03, "ill", "healthy")
+    tables = {"a": pd.DataFrame(x).rename(columns=str).assign(y=y)}
+    how = {"label": "y", "loss": "logistic", "yardsticks": False, "regularisation": penalty}
+    notes = [one for one in intarsia.run(tables=tables, **how).notes if "Probabilities" in one]
+    assert len(notes) == told
+    if told:
+        said = r"Probabilities of 'ill' are 0\.1\d+ on the average, and 0\.0\d+ of the rows have it"
+        assert re.match(said, notes[0])
+        assert "A lower algorithm.regularisation than 0.05 may help" in notes[0]
+
+
+@pytest.mark.parametrize(("penalty", "told"), [(0.05, True), (1e-4, False)])
+def test_probabilities_of_several_classes_that_are_too_low_are_noted(penalty, told):
+    """Ten classes that were said right 95 of 100 times had probabilities of a half."""
+    rng = np.random.default_rng(6)
+    y = rng.integers(0, 10, 1200)
+    x = 4 * np.eye(10)[y] + rng.normal(size=(1200, 10))
+    tables = {"a": pd.DataFrame(x).rename(columns=str).assign(y=[f"c{one}" for one in y])}
+    how = {"label": "y", "loss": "logistic", "yardsticks": False, "regularisation": penalty}
+    notes = [one for one in intarsia.run(tables=tables, **how).notes if "Probabilities" in one]
+    assert len(notes) == told
+    assert all("of the classes that the model says are 0." in one for one in notes)
+
+
 @pytest.mark.parametrize("signal", [0.0, 1.0])
 def test_a_model_that_errs_more_than_the_mean_is_noted(signal):
     rng = np.random.default_rng(4)

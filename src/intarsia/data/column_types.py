@@ -468,6 +468,7 @@ _MOST_UNITS = 5  # of one quantity
 _MOST_TOLD = 12  # columns of which an error says what is wrong
 _TRUTHS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
 _TIME_OF_DAY = re.compile(r"([01]?\d|2[0-4]):[0-5]\d(:[0-5]\d)?")
+_DURATION = re.compile(r"\d{1,3}:[0-5]\d(:[0-5]\d)?")  # of which times of day are some
 
 
 def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
@@ -707,15 +708,17 @@ def _check_public(own: _Column, given: list[str]) -> None:
     problem = _telling(own, given)
     if problem == _DATES:
         raise _unfit_dates(own)
-    if problem and all(_TIME_OF_DAY.fullmatch(one) for one in given):
-        plain = "write minutes since midnight"
+    if problem and all(_DURATION.fullmatch(one) for one in given):
+        of_day = all(_TIME_OF_DAY.fullmatch(one) for one in given)
+        what = "times of day" if of_day else "durations"
+        plain = "write minutes since midnight" if of_day else "write minutes"
         reason = _Reason(
-            "have times of day",
+            f"have {what}",
             f"{plain}, or list it in exclude",
             f"{plain}, or list them in exclude",
             f"{plain}, or leave it out of the table",
         )
-        raise _UnfitError(own, f"has times of day (such as {given[0]!r})", reason)
+        raise _UnfitError(own, f"has {what} (such as {given[0]!r})", reason)
     if problem:
         advice = (
             "all clients come to know the texts of a category: list {0} in exclude, or in "

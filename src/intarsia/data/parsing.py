@@ -20,6 +20,7 @@ _SPELLINGS = (
     *((".", "'"), (",", "'"), (".", "_")),
 )
 _WORD = re.compile(r"[^\W\d_][^\W\d]{0,11}[23]?(/[^\W\d]{1,12}[23]?)?|°\w")  # of a unit
+_WORDS = re.compile(r"[^\W\d_]{1,12}( [^\W\d_]{1,12}){1,2}")  # as in "12 days ago"
 _AND_UNIT = re.compile(
     rf"(\D*?)\s*[+-]?\d([\d.,{''.join(_ALIKE.values())}]*\d)?([eE][+-]?\d+)?\s*(|\D.*)"
 )
@@ -106,7 +107,8 @@ def mixed_marks_of(texts: Iterable[str]) -> tuple[str, str] | None:
 def unit_of(texts: Sequence[str], many: int) -> str:
     """Return the sign or code of a currency, or "%", that all texts have beside a number; "": none.
 
-    Of more than so `many` texts also a word behind it, as in "71 days" and "5 mg/l".
+    Of more than so `many` texts also a word behind it, as in "71 days" and "5 mg/l", and of
+    several texts up to three, as in "12 days ago".
     """
     parts = [_AND_UNIT.fullmatch(text) for text in texts]
     units = {"" if one is None else (one[1].lstrip("+-\u2212") + one[4]).strip() for one in parts}
@@ -114,7 +116,8 @@ def unit_of(texts: Sequence[str], many: int) -> str:
     signs = all(one in "%\u2030~≈" or unicodedata.category(one) == "Sc" for one in unit)
     behind = len(texts) > many and all(one is not None and not one[1] for one in parts)
     known = signs or unit in _CURRENCIES
-    return unit if known or (behind and _WORD.fullmatch(unit)) else ""
+    worded = _WORD.fullmatch(unit) or (len(texts) > 1 and _WORDS.fullmatch(unit))
+    return unit if known or (behind and worded) else ""
 
 
 def without_unit(text: str, unit: str) -> str:

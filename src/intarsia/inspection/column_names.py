@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from itertools import pairwise
 
 # names of columns to predict, the most usual first; without accents, as `words` gives them
@@ -85,6 +86,12 @@ _IDS = {
     *("numero", "identifiant", "matricule", "dossier", "cliente", "paciente", "paziente", "codigo"),
     *("codice", "klant", "nummer", "numer", "klient", "pacjent", "kund", "ид", "编号", "番号"),
 }
+# names of codes that are whole numbers, which no model learns from as amounts
+_CODES = {
+    *("zip", "zipcode", "postcode", "postal", "plz", "postleitzahl", "article", "artikel", "sku"),
+    *("product", "produkt", "item", "store", "shop", "branch", "filiale", "merchant", "warehouse"),
+    *("icd", "sic", "naics", "isco", "district", "department", "municipality", "ward", "code"),
+}
 # of these, the ones whose rows may be several of one person
 _PERSONS = {
     *("customer", "patient", "client", "subject", "person", "user", "member", "account"),
@@ -110,13 +117,17 @@ _AMOUNTS = {
 }
 
 
-def words(name: str) -> list[str]:
+_TIMES_ALONE = {"time", "days", "months", "tage", "monate", "jours", "mois"}
+
+
+@lru_cache(maxsize=1 << 15)
+def words(name: str) -> tuple[str, ...]:
     """Return the words of a column's name, in small letters without accents."""
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
     plain = "".join(
         one for one in unicodedata.normalize("NFKD", parted) if not unicodedata.combining(one)
     )
-    return [one for one in re.split(r"[\W_]+", plain.casefold()) if one]
+    return tuple(one for one in re.split(r"[\W_]+", plain.casefold()) if one)
 
 
 def is_id(name: str) -> bool:
@@ -155,8 +166,17 @@ def is_time_until(name: str) -> bool:
     """Return whether a name is that of the time until something was seen, or rows were left."""
     own = words(name)
     pairs = {*pairwise(own)}
-    alone = own in (["time"], ["days"], ["months"], ["tage"], ["monate"], ["jours"], ["mois"])
+    alone = len(own) == 1 and own[0] in _TIMES_ALONE
     return alone or bool(_TIMES_UNTIL & {*own}) or bool(pairs & _TIMES_UNTIL_OF_TWO)
+
+
+def is_code(name: str) -> bool:
+    """Return whether a name is that of a code, such as a postcode or a product's, and no more.
+
+    `zip` and `store_no` are such, `product_price` is none.
+    """
+    own = set(words(name))
+    return bool(_CODES & own) and own <= _CODES | _OF_IDS
 
 
 def is_weight(name: str) -> bool:

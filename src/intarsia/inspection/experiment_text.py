@@ -28,6 +28,7 @@ _TAILS = {  # what may be better where a few values are far from the rest
     "above": ("above the rest", "log(1 + value)"),
     "away": ("from the rest, some negative", "cut values, or sign(value) · log(1 + |value|),"),
 }
+_MOST_LISTED = 40  # columns of a kind that a comment names
 _SUCH_AS = re.compile(r""" \(such as ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\)""")
 _SIGN = re.compile(r"[^\w\s]")  # which tells nothing of a row, such as %
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as repr writes it
@@ -285,7 +286,11 @@ def _learned(table: TableProposal) -> list[str]:
         if own.name not in table.source.categorical:
             plain = own.figures is not None or own.truths
             kinds["numbers" if plain else "text, as categories"].append(own.name)
-    said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
+    said = []
+    for kind, some in kinds.items():
+        more = f" and {len(some) - _MOST_LISTED:,} more" if len(some) > _MOST_LISTED else ""
+        if some:
+            said.append(f"{kind}: {', '.join(some[:_MOST_LISTED])}{more}")
     numbers = [own for own in table.features if own.name in kinds["numbers"]]
     if answers := [own.name for own in numbers if own.name in table.answers]:
         said.append(

@@ -308,6 +308,12 @@ def _refuse_repeats(
     candidates: Mapping[str, Mapping[str, Column]],
 ) -> None:
     """Raise if a table has the ids of another in rows that repeat."""
+    repeating: list[tuple[Column, bool, bool]] = []
+    for own in one.columns.values():
+        if not own.distinct and own.missing <= 0.5:
+            words = own.figures is None and not _mostly_numbers(own)
+            telling = words or own.coded or is_id(own.name)
+            repeating.append((own, telling, telling and 2 * len(own.texts) >= own.rows))
     for other in tables:
         if other is one or not other.columns:
             continue
@@ -318,12 +324,7 @@ def _refuse_repeats(
         for name, ids in ids_there.items():
             if known not in (None, name):
                 continue
-            for own in one.columns.values():
-                if own.distinct or own.missing > 0.5:
-                    continue
-                words = own.figures is None and not _mostly_numbers(own)
-                telling = words or own.coded or is_id(own.name)
-                mostly = telling and 2 * len(own.texts) >= own.rows
+            for own, telling, mostly in repeating:
                 if own.name != name and not mostly:
                     continue  # few values, or plain numbers, may be the same by chance
                 if known is None and not (telling and own.name == name):

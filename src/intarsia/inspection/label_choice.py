@@ -149,7 +149,7 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
             kind = ("two", "few", "numbers").index(column.kinds)
             twos += [column.name] * (kind == 0 and column.name not in constant)
             rank = _label_rank(column)
-            if rank is not None and kind == 2 and words(column.name) == ["y"]:
+            if rank is not None and kind == 2 and words(column.name) == ("y",):
                 weak.append(column.name)  # as coordinates are too
             elif rank is not None:
                 ranked.append((_doubt(column), rank, kind, -place, column.name))
@@ -189,7 +189,9 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
         )
     if len(shared) == 1:
         return shared, "the only column with classes that all tables have"
-    every = list(dict.fromkeys(name for one in tables for name in one.columns))
+    columns = [own for one in tables for own in one.columns.values()]
+    columns.sort(key=lambda own: (own.kinds not in ("two", "few"), own.figures is not None))
+    every = list(dict.fromkeys(own.name for own in columns))  # those with classes first
     shown = f"those of two values: {listed(found)}" if found else f"there are {listed(every)}"
     raise ExperimentError(
         f"No column is named like a label ({listed(LABELS[:5])}, …), and {shown}; say which "
@@ -247,7 +249,7 @@ def _label_rank(column: Column) -> int | None:
     """Return how much a column's name is that of a label, 0 the most; None: not at all."""
     rank = label_rank(column.name, two=column.kinds == "two")
     # what has classes and is called y is a label as much as an outcome is
-    y = column.kinds in ("two", "few") and words(column.name) == ["y"]
+    y = column.kinds in ("two", "few") and words(column.name) == ("y",)
     return LABELS.index("outcome") if y else rank
 
 

@@ -92,7 +92,8 @@ def notes_on_copies(blocks: Mapping[ClientId, Block], schema: Schema) -> tuple[s
     more = f" and {len(most) - _MOST_NAMED} more columns" if len(most) > _MOST_NAMED else ""
     return (
         f"Clients have different values of the same samples in {told}{more} (in brackets how many "
-        "samples). A run takes their average: compare these tables.",
+        "samples). A run takes their average: compare these tables, and rename a column that is "
+        "another quantity there.",
     )
 
 

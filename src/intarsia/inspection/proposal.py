@@ -43,7 +43,14 @@ from intarsia.data.reader import ENDINGS, columns_of, ending_of, read, values_si
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
-from intarsia.inspection.column_names import is_amount, is_id, is_time_until, is_weight, words
+from intarsia.inspection.column_names import (
+    is_amount,
+    is_code,
+    is_id,
+    is_time_until,
+    is_weight,
+    words,
+)
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
@@ -68,7 +75,12 @@ _MOST_LEVELS = 50  # of a column that is text at one client and numbers at anoth
 _MOST_MISSING = 0.9  # share of a column that is left out
 _NEAR = 0.5  # of the way from a column's first tenth to its last
 _MOST_NAMED = 5  # tables of a folder
-_TWO_NUMBERS = re.compile(r"\d{1,3} ?/ ?\d{1,3}")
+_MOST_SHARED = 200  # rows by which all columns of two tables are compared
+_SAME = 0.95  # of the rows that two columns share
+_TWO_NUMBERS = re.compile(
+    r"\d{1,3} ?/ ?\d{1,3}|\d{1,4} ?[^\W\d]{1,9},? \d{1,4} ?[^\W\d]{1,9}"  # 120/80, 3 h 20 min
+)
+_BRACKETED = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)  # as JSON and Python write lists and fields
 _DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
 
 
@@ -199,10 +211,12 @@ def propose(
     notes += [
         *_times_until_label(tables),
         *_weights_of_rows(tables),
-        *_two_numbers_in_one(tables),
+        *_several_in_one(tables),
         *_under_other_names(tables, matched),
+        *_same_in_shared_rows(tables, matched),
     ]
     tables = _as_one_kind(_without_constants(tables))
+    notes += _codes_as_amounts(tables)
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
@@ -520,6 +534,8 @@ def _unfit(own: Column, one: TableProposal) -> str:
         features_of([(own.name, one.values(own.name))], as_listed)
     except TableError as problem:
         said = _said(problem, own.name)
+    if said.startswith("mixes numbers and text") and len(own.texts) <= _MOST_CODES:
+        said += "; or, if its numbers are answers or codes, list it in categorical"
     if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
         return "another text in every row"
     if _MANY_TEXTS in said and own.rows >= LEAST_ROWS * len(own.texts):
@@ -535,6 +551,7 @@ _AS_NUMBERS = (
     "has numbers",
     "has dates",
     "has times of day",
+    "has durations",
     "has limits",
     "has negative numbers",
 )  # how a reason begins of what could be a number
@@ -692,6 +709,24 @@ def _times_until_label(tables: Sequence[TableProposal]) -> list[str]:
     ]
 
 
+def _codes_as_amounts(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of whole numbers that are named like codes and are learned from as amounts."""
+    found = {
+        f"{own.name!r} of {one.source.name}": ""
+        for one in tables
+        for own in one.features
+        if own.whole and is_code(own.name) and len(own.texts) > _MOST_CODES
+        if own.name not in one.source.categorical
+    }
+    if not found:
+        return []
+    return [
+        f"{in_words([*found])} {'is' if len(found) == 1 else 'are'} named like codes and learned "
+        "from as amounts. Of codes a larger number means nothing: list them in categorical, if "
+        "their values tell nothing of single rows, or in exclude."
+    ]
+
+
 def _weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
     """Return a note of columns that seem to say how much each row counts, as of a survey.
 
@@ -713,23 +748,59 @@ def _weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
     ]
 
 
-def _two_numbers_in_one(tables: Sequence[TableProposal]) -> list[str]:
-    """Return a note of columns of text with two numbers in each, as of a blood pressure."""
-    found = {
-        own.name: ""
-        for one in tables
-        for own in one.columns.values()
-        if own.name not in (one.source.id, one.source.label, one.source.split_by)
-        and len(own.texts) >= _LEAST_AMOUNTS
-        and all(map(_TWO_NUMBERS.fullmatch, own.texts))
-    }
-    if not found:
-        return []
-    have = "has" if len(found) == 1 else "have"
+def _several_in_one(tables: Sequence[TableProposal]) -> list[str]:
+    """Return notes of columns of text of which each text is more than one word of a category."""
+    found: dict[str, dict[str, str]] = {}  # what their texts have -> columns
+    for one in tables:
+        apart = (one.source.id, one.source.label, one.source.split_by)
+        for own in one.columns.values():
+            if own.figures is None and own.name not in apart:
+                left_out = own.name in one.left_out  # why, says which units it has
+                said = _parts_of(own.texts) or ("" if left_out else _units_of(own.texts))
+                found.setdefault(said, {})[repr(own.name)] = ""
+    found.pop("", None)
     return [
-        f"{in_words([*map(repr, found)])} {have} two numbers in each text, as 120/80 is, which are "
-        "not read as numbers: write them into two columns of the table."
+        f"{in_words([*names])} {'has' if len(names) == 1 else 'have'} {said}"
+        for said, names in found.items()
     ]
+
+
+def _parts_of(texts: Texts) -> str:
+    """Return what texts of several parts have in each, and what to do; "": they are none."""
+    if len(texts) < _LEAST_AMOUNTS:
+        return ""
+    if all(map(_TWO_NUMBERS.fullmatch, texts)):
+        return (
+            "two numbers in each text, as 120/80 is, or 3 h 20 min, which are not read as numbers: "
+            "write them into two columns of the table, or as one number in one unit."
+        )
+    as_list = "a list in each text, and each list is a level of its own: write a column of 0 and 1 "
+    as_list += "for each thing that lists have, or a libsvm file, and leave the lists out."
+    if all(map(_BRACKETED.fullmatch, texts)):
+        fields = "several fields in each text, and each text is a level of its own: write each "
+        fields += "field into a column, and leave the texts out."
+        return fields if texts[0].startswith("{") else as_list
+    for mark in ";|,":
+        parts = [[part.strip() for part in one.split(mark)] for one in texts]
+        several = sum(len(own) > 1 for own in parts)
+        different_parts = {part for own in parts for part in own}
+        if 2 * several >= len(texts) >= 2 * len(different_parts):
+            return as_list
+    return ""
+
+
+def _units_of(texts: Texts) -> str:
+    """Return in which units texts have numbers, and what to do; "": in none, or in one."""
+    if len(texts) > _MOST_LEVELS:
+        return ""
+    units = {unit_of([one], 0) for one in texts}
+    # letters alone are as those of 1a, 1b and 2a, which are no units
+    if "" in units or len(units) < 2 or max(map(len, units)) < 2 or units & {"st", "nd", "rd"}:
+        return ""
+    return (
+        f"numbers with {in_words([*map(repr, sorted(units))])}, and each text is a level of its "
+        "own: if they are amounts, write all in one unit; init then reads them as numbers."
+    )
 
 
 def _quoted(name: str) -> str:
@@ -766,6 +837,47 @@ def _under_other_names(tables: Sequence[TableProposal], matched: Matched) -> lis
         "columns have numbers alike under two names, and no table has both: "
         f"{'; '.join(found[:6])}. Where two are one, give them one name in the tables, or by the "
         "dictionary of [alignment]; as it is, each is learned for itself."
+    ]
+
+
+def _same_in_shared_rows(tables: Sequence[TableProposal], matched: Matched) -> list[str]:
+    """Return a note of columns that say the same under two names, in the rows two tables share."""
+    found: list[str] = []
+    for one, other in combinations(tables, 2):
+        places = matched.rows(one.source.name, other.source.name)
+        if len(places[0]) < LEAST_SHARED:
+            continue
+        known = [{table.feature(own) for own in table.columns.values()} for table in (one, other)]
+        mine, theirs = (
+            [
+                (own.name, own.canonical[rows[:_MOST_SHARED]])
+                for own in table.features
+                if len(own.texts) > 2 and table.feature(own) not in there
+            ]
+            for table, there, rows in zip((one, other), reversed(known), places, strict=True)
+        )
+        if not mine or not theirs:
+            continue
+        every = np.stack([values for _, values in (*mine, *theirs)])
+        codes = np.unique(every, return_inverse=True)[1].reshape(every.shape)
+        codes[every == ""] = -1
+        for (name, _), own in zip(mine, codes, strict=False):
+            rest = codes[len(mine) :]
+            there = (own >= 0) & (rest >= 0)
+            same = ((own == rest) & there).sum(axis=1)
+            often = (there.sum(axis=1) >= LEAST_SHARED) & (same >= _SAME * there.sum(axis=1))
+            if len({*own[own >= 0]}) > 2:
+                found += [
+                    f"{name!r} of {one.source.name} and {theirs[at][0]!r} of {other.source.name}"
+                    for at in np.flatnonzero(often)
+                ]
+    if not found:
+        return []
+    more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+    return [
+        f"columns say the same under two names in rows that tables share: {'; '.join(found[:6])}"
+        f"{more}. Give them one name in the tables, or by the dictionary of [alignment]; as it is, "
+        "each is learned for itself, and rows that only one table has count one of them alone."
     ]
 
 

@@ -6,6 +6,7 @@ on other machines (`intarsia.deployment.run`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -589,6 +590,7 @@ def _notes_on_scores(
     if part == "test":
         chance = no_better_than_chance(every, schema.labels, task.description, task.options)
         notes += chance or extreme_scores(every, task.description, task.options)
+        notes += drawn_probabilities(every, schema.labels, task)
         notes += off_quantile(every, task, ended)
     return notes
 
@@ -679,6 +681,40 @@ def extreme_scores(
         f"Probabilities are too near to 0 and 1: the calibration slope is "
         f"{found.calibration_slope:.3g}, 95 % interval {interval[0]:.3g} to {interval[1]:.3g}, "
         f"where 1 is right. {_against_overfitting(description, options)}",
+    )
+
+
+_DRAWN = 0.25  # of the rarer share of rows, by which a mean probability is told as off
+_UNSURE = 0.1  # the like of the classes that a model of several says
+
+
+def drawn_probabilities(
+    every: Evaluation | None, labels: Labels, task: training.Task
+) -> tuple[str, ...]:
+    """Return a note where the penalty on the intercept draws probabilities together beyond chance.
+
+    In training the mean probability of a class is its share less λb, where the intercept b is
+    penalised: of a rare class it is too high. One of several classes is rare, too.
+    """
+    found = None if every is None else every.figures
+    penalty = getattr(task.options, "regularisation", 0.0)
+    drawn = task.description.preprocessing.intercept and penalty > 0
+    if found is None or not found.calibration or not drawn:
+        return ()
+    rows = sum(one.samples for one in found.calibration)
+    mean = sum(one.samples * one.probability for one in found.calibration) / rows
+    share = sum(one.samples * one.share for one in found.calibration) / rows
+    two = len(labels.classes) == 2
+    least = _DRAWN * min(share, 1 - share) if two else _UNSURE
+    beyond = abs(mean - share) > max(least, 3 * math.sqrt(share * (1 - share) / rows))
+    if not beyond or (abs(mean - 0.5) > abs(share - 0.5) if two else mean > share):
+        return ()
+    of = repr(labels.classes[1]) if two else "the classes that the model says"
+    come = "of the rows have it" if two else "come true"
+    return (
+        f"Probabilities of {of} are {mean:.3g} on the average, and {share:.3g} {come}: the penalty "
+        "holds for the intercept, too, which matters where a class has few rows. A lower "
+        f"algorithm.regularisation than {penalty:.4g} may help; intarsia tune looks for it.",
     )
 
 
