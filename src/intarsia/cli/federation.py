@@ -541,14 +541,17 @@ def logs(
     """Print the last lines of the logs of KIT: what happened, warnings, and a site's own errors."""
     from intarsia.deployment.client_folder import ERRORS
     from intarsia.deployment.federation_file import check_kit
-    from intarsia.deployment.process import EVENTS
+    from intarsia.deployment.process import EVENTS, is_running
 
     check_kit(kit)
     found = [
         one for one in (kit / EVENTS, kit / "log.txt", kit / "local" / ERRORS) if one.is_file()
     ]
     if not found:
-        raise ExperimentError(f"{kit} has no log; nothing was started in it so far.")
+        why = "nothing was started in it so far"
+        if is_running(kit):
+            why = "it runs, and nothing happened since its logs were moved"
+        raise ExperimentError(f"{kit} has no log; {why}.")
     for path in found:
         text = path.read_text(encoding="utf-8", errors="replace")
         say(f"{path}{'' if text else ': empty'}")
