@@ -71,6 +71,8 @@ _CONNECTION: Final = {  # how the server stands to a site
     "terminal or by kill -CONT, or wait: it is started again after five minutes",
     "invalid": "not connected: the server's certificate has ended, or has not begun, by this "
     "machine's clock; set that, or if it is right, ask whoever runs the server to renew it",
+    "unresolved": "not connected: the server's name has no address here; see to the DNS of this "
+    "machine, or to the name (intarsia doctor {kit}): it is tried again every few seconds",
     "certificates": "nothing connects anew: by this machine's clock a certificate of this kit is "
     "not valid, see below",
     "starting": "its process does not answer: it is starting, or hangs and is started again after "
