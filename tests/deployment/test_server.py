@@ -946,7 +946,7 @@ def test_no_run_of_a_server_that_is_stopped_is_shown_as_running(tmp_path, monkey
     assert said(capfd)[1].splitlines() == ["server is running", "  four: running, round 0, 0 bytes"]
 
 
-def test_logs_say_what_happened_and_which_log_is_empty(tmp_path, capfd):
+def test_logs_say_what_happened_and_which_log_is_empty(tmp_path, capfd, monkeypatch):
     pytest.importorskip("psutil")
     from intarsia.deployment.process import KitProcess
 
@@ -956,6 +956,10 @@ def test_logs_say_what_happened_and_which_log_is_empty(tmp_path, capfd):
     words = ["federation", "logs", str(kit), "-n", "1"]
     assert main(words) == 2
     assert "bank has no log; nothing was started in it" in one_error(said(capfd)[1])
+    with monkeypatch.context() as patched:  # logrotate moved them
+        patched.setattr("intarsia.deployment.process.is_running", lambda _: True)
+        assert main(words) == 2
+    assert "bank has no log; it runs, and nothing happened since" in one_error(said(capfd)[1])
     process = KitProcess(kit, list)
     process.note("started")
     process.note("stopped\x1b[2J")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from intarsia.engines.transcript import Crossed, Transcript, read_transcript
+from intarsia.engines.transcript import Crossed, Crossings, Transcript, read_transcript
+from intarsia.protocols.evaluation import MetricTotals, Sums
 
 
 def crossed(round):
@@ -36,3 +39,18 @@ def test_a_transcript_that_is_whole_stays_so_when_a_run_goes_on(tmp_path):
     before = path.read_bytes()
     Transcript(path)
     assert path.read_bytes() == before
+
+
+def test_crossings_of_an_older_checkpoint_have_the_names_that_exchanges_have_now():
+    kept = Crossings(["one"])
+    kept.exchange("sum", "sum_metrics_own", Sums, (), MetricTotals, ["one"])
+    kept.reveal("MetricTotals.counts", 1.0)
+    summary = json.dumps(kept.summary())
+    for now, then in (("_metrics", "_grades"), ("MetricTotals", "GradeTotals")):
+        summary = summary.replace(now, then)
+    assert "sum_grades_own" in summary
+    found = Crossings(["one"])
+    found.restore(json.loads(summary))
+    assert found.summary() == json.loads(json.dumps(kept.summary()))
+    found.exchange("sum", "sum_metrics_own", Sums, (), MetricTotals, ["one"])
+    assert [one["exchanges"] for one in found.exchanges.values()] == [2]

@@ -177,6 +177,7 @@ def test_predictions_and_pictures_are_written_whole_or_not_at_all(run, disk, cap
         "found.csv": ["predict", "out", "tables/bank.csv", "--out", "found.csv"],
         "rounds.png": ["rounds", "out", "--out", "rounds.png"],
         "holdings.png": ["inspect", "small.toml", "-c", "experiment.out=."],
+        "report.html": ["report", "out", "--out", "report.html"],
     }
     for name, command in commands.items():
         if before:

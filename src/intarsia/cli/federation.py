@@ -71,6 +71,8 @@ _CONNECTION: Final = {  # how the server stands to a site
     "terminal or by kill -CONT, or wait: it is started again after five minutes",
     "invalid": "not connected: the server's certificate has ended, or has not begun, by this "
     "machine's clock; set that, or if it is right, ask whoever runs the server to renew it",
+    "unresolved": "not connected: the server's name has no address here; see to the DNS of this "
+    "machine, or to the name (intarsia doctor {kit}): it is tried again every few seconds",
     "certificates": "nothing connects anew: by this machine's clock a certificate of this kit is "
     "not valid, see below",
     "starting": "its process does not answer: it is starting, or hangs and is started again after "
@@ -541,14 +543,17 @@ def logs(
     """Print the last lines of the logs of KIT: what happened, warnings, and a site's own errors."""
     from intarsia.deployment.client_folder import ERRORS
     from intarsia.deployment.federation_file import check_kit
-    from intarsia.deployment.process import EVENTS
+    from intarsia.deployment.process import EVENTS, is_running
 
     check_kit(kit)
     found = [
         one for one in (kit / EVENTS, kit / "log.txt", kit / "local" / ERRORS) if one.is_file()
     ]
     if not found:
-        raise ExperimentError(f"{kit} has no log; nothing was started in it so far.")
+        why = "nothing was started in it so far"
+        if is_running(kit):
+            why = "it runs, and nothing happened since its logs were moved"
+        raise ExperimentError(f"{kit} has no log; {why}.")
     for path in found:
         text = path.read_text(encoding="utf-8", errors="replace")
         say(f"{path}{'' if text else ': empty'}")

@@ -127,8 +127,16 @@ class Crossings:
     def restore(self, summary: dict[str, Any]) -> None:
         """Put back the counts of a checkpoint."""
         kept = copy.deepcopy(summary)
-        self.exchanges, self.reveals = kept["exchanges"], kept["reveals"]
+        self.exchanges = {_named_today(key): one for key, one in kept["exchanges"].items()}
+        for one in self.exchanges.values():
+            one |= {key: _named_today(one[key]) for key in ("function", "message", "reply")}
+        self.reveals = {_named_today(key): one for key, one in kept["reveals"].items()}
         self.refreshes, self._found = kept["refreshes"], {}
+
+
+def _named_today(text: str) -> str:
+    """Return a text with the names that exchanges have now: a checkpoint may be an older one."""
+    return text.replace("GradeTotals", "MetricTotals").replace("_grades", "_metrics")
 
 
 @dataclass(frozen=True)

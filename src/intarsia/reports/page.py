@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from intarsia import __version__
-from intarsia.core.files.atomic_files import write_over
+from intarsia.core.files.atomic_files import FULL, write_over
 from intarsia.core.text_tables import as_html, html_table
 from intarsia.errors import ExperimentError, printable
 from intarsia.reports import sentences as said
@@ -77,6 +77,8 @@ def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -
     try:
         write_over(target, page)
     except OSError as problem:
+        if problem.errno in FULL:  # any other file would meet the same
+            raise
         raise ExperimentError(
             f"{target} cannot be written ({problem.strerror}); name another file with --out."
         ) from None

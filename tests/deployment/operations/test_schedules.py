@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import time
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
@@ -85,6 +86,37 @@ def test_a_run_is_asked_for_once_a_day_from_its_time_on(kit):
     assert days.at(27, 3) == ["calm-2026-11-27"]
     assert days.at(28, 9) == ["calm-2026-11-27", "calm-2026-11-28"]  # it was away at two
     assert days.said == [f"calm-2026-11-{day} is asked for by its schedule" for day in (27, 28)]
+
+
+@pytest.fixture
+def middle_europe(monkeypatch):
+    """Clocks are put forward from 2 to 3 on the last Sunday of March, and back in October."""
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("day", "first", "ahead"), [("2026-10-25", "00:30", False), ("2027-03-28", "01:00", True)]
+)
+def test_a_night_in_which_clocks_are_put_forward_or_back_has_one_run(
+    kit, middle_europe, day, first, ahead
+):
+    """02:30 is twice on the one night, and never on the other; `first` is in UTC."""
+    days = Days(kit)
+    begin = datetime.fromisoformat(f"{day}T00:00:00+00:00")
+    days.now = datetime.fromtimestamp(begin.timestamp())
+    days.add(at="02:30")
+    asked = []
+    for minutes in range(0, 240, 10):
+        moment = begin + timedelta(minutes=minutes)
+        days.now = datetime.fromtimestamp(moment.timestamp())
+        days._daily.look()
+        asked += [f"{moment:%H:%M}"] * (len(days.said) > len(asked))
+    assert (asked, days.now.hour) == ([first], 5 if ahead else 4)
+    assert [one.name for one in server.list_statuses(kit / "local")] == [f"calm-{day}"]
 
 
 def test_a_table_that_is_another_matter_than_the_night_before_is_noted_once(kit):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import ssl
 import sys
 import threading
@@ -81,6 +82,21 @@ def test_a_site_knows_whether_the_server_answers_its_questions(kit):
     asked(ReturnCode.OK)
     forget(kit)  # another process begins
     assert connection(kit) == "silent"
+
+
+@pytest.mark.filterwarnings("ignore:ssl_context is deprecated")  # as the library calls aiohttp
+def test_a_site_knows_that_the_servers_name_has_no_address_here(kit, monkeypatch):
+    def unknown(*_, **__):
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", unknown)
+        for before, after in ((None, "unresolved"), ("answers", "answers")):
+            if before:  # the connection of a job is one of its own
+                note(kit, before)
+            with pytest.raises(aiohttp.ClientConnectorError, match="Temporary failure in name"):
+                connects(8702, host="fed.example.org")
+            assert connection(kit) == after
 
 
 def test_a_clock_that_was_put_back_makes_no_answer_last(kit):
@@ -335,6 +351,7 @@ def test_a_site_whose_certificate_ends_says_that_and_does_not_blame_the_server(
         ("answers", "connected: the server answers"),
         ("silent", "not connected: the server does not answer; see intarsia federation logs "),
         ("refuses", REFUSED),
+        ("unresolved", "not connected: the server's name has no address here; see to the DNS of "),
     ],
 )
 def test_the_status_of_a_site_says_how_the_server_stands(kit, monkeypatch, capfd, state, told):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import ssl
 import sys
 import threading
@@ -20,8 +21,9 @@ from intarsia.core.files.atomic_files import write_atomically
 
 # "foreign": what answers at the server's address is not the server, by its certificate;
 # "invalid": the server's certificate has ended, or has not begun;
+# "unresolved": the server's name has no address here, as where DNS does not answer;
 # "starting": the site's own process gives no sign of life
-State = Literal["answers", "silent", "refuses", "foreign", "invalid", "starting"]
+State = Literal["answers", "silent", "refuses", "foreign", "invalid", "unresolved", "starting"]
 
 _FILE: Final = "local/server"  # of a site's kit
 _BEAT: Final = "local/alive"  # beside it
@@ -33,6 +35,7 @@ _TOLD: Final[tuple[State, ...]] = (
     "refuses",
     "foreign",
     "invalid",
+    "unresolved",
 )  # that hold until something else is said
 _STATES: Final[tuple[State, ...]] = ("answers", "silent", *_TOLD)
 _NOT_VALID: Final = (9, 10)  # verdicts of OpenSSL: a certificate has not begun, or has ended
@@ -143,9 +146,12 @@ def note_connecting(kit: Path) -> None:
                 why = getattr(problem, "certificate_error", None)
                 note(kit, "invalid" if is_of_time(why) else "foreign")
             raise
-        except (ClientError, OSError):
+        except (ClientError, OSError) as problem:
             # whether it answers no more is not for one connection to say: a job has its own
-            note_silence(kit, *_TOLD)
+            if not isinstance(getattr(problem, "os_error", None), socket.gaierror):
+                note_silence(kit, *_TOLD)
+            elif _read(kit) != "answers":
+                note(kit, "unresolved")
             raise
 
     AioHttpDriver.connect = connect_noted

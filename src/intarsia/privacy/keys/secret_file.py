@@ -73,8 +73,8 @@ def _write(
         raise
     except OSError as error:
         raise KeyMaterialError(
-            f"The {kind} cannot be written to {path} ({error.strerror}); choose a folder that "
-            "exists and that you may write to."
+            f"The {kind} cannot be written to {path} ({error.strerror}); make room there, or "
+            "choose a folder that exists and that you may write to."
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
