@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from intarsia.core.memory import disk_for
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts, features_of
+from intarsia.data.formats.parquet import ParquetColumns
 from intarsia.data.labels import are_no_and_yes, positive_last, spelled_apart
 from intarsia.data.parsing import (
     are_numbers,
@@ -38,7 +39,6 @@ from intarsia.data.parsing import (
     unit_of,
     without_unit,
 )
-from intarsia.data.formats.parquet import ParquetColumns
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read, values_size
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
