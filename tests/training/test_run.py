@@ -22,7 +22,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import intarsia
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, TableError
-from intarsia.experiment.config import from_dict
+from intarsia.experiment.config import Preprocessing, from_dict
 from intarsia.experiment.federation import build
 from intarsia.reports.contents import Contents
 from intarsia.reports.sentences import summary
@@ -374,7 +374,12 @@ def test_probabilities_that_the_penalty_draws_together_are_noted(penalty, told):
     if told:
         said = r"Probabilities of 'ill' are 0\.1\d+ on the average, and 0\.0\d+ of the rows have it"
         assert re.match(said, notes[0])
-        assert "A lower algorithm.regularisation than 0.05 may help" in notes[0]
+        assert "Set preprocessing.intercept = 10, of which it holds for a hundredth" in notes[0]
+        assert not [
+            one
+            for one in intarsia.run(tables=tables, **how, intercept=10).notes
+            if "Probabilities" in one
+        ]
 
 
 @pytest.mark.parametrize(("penalty", "told"), [(0.05, True), (1e-4, False)])
@@ -467,11 +472,12 @@ def test_probabilities_too_near_to_0_and_1_are_noted(tmp_path, regularisation, n
 
 
 @pytest.mark.parametrize(
-    ("regularisation", "share"), [(0.004, 0.498), pytest.param(1e-6, 0.9, marks=pytest.mark.slow)]
+    ("regularisation", "constant", "share"),
+    [(0.004, 1, 0.498), (0.004, 10, 0.896), pytest.param(1e-6, 1, 0.9, marks=pytest.mark.slow)],
 )
-def test_a_quantile_that_the_penalty_pulls_away_is_noted(tmp_path, regularisation, share):
+def test_a_quantile_that_the_penalty_pulls_away_is_noted(tmp_path, regularisation, constant, share):
     # labels are even on 100 to 101 and columns say nothing of them: b is 100 + q at the quantile q,
-    # where q = 0.9 - λb, which is 0.5 / 1.004 for λ = 0.004
+    # where q = 0.9 - λb/c², which is 0.5 / 1.004 for λ = 0.004 and c = 1
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2000, 2)), (100 + rng.random(2000)).astype(str)
     write(tmp_path, "a", x, y, range(2000), [0])
@@ -479,17 +485,18 @@ def test_a_quantile_that_the_penalty_pulls_away_is_noted(tmp_path, regularisatio
     described = experiment(tmp_path, {"a": True, "b": False}, loss="quantile", tolerance=1e-4)
     options = {"loss": "quantile", "quantile": 0.9, "regularisation": regularisation}
     described = replace(described, hyperparameters=options, yardsticks=False)
+    described = replace(described, preprocessing=Preprocessing(intercept=constant))
     found = run(replace(described, split=replace(described.split, test=0.5)))
     figures = found.metrics.server.figures
     low, high = figures.intervals["coverage"]
     assert low < share < high
     notes = [one for one in found.notes if "test labels are up to the prediction" in one]
-    assert len(notes) == (share != 0.9)
+    assert len(notes) == (share == 0.498)
     if notes:
         assert notes[0].startswith(f"{100 * figures.coverage:.3g} % of the test labels")
         assert f"{100 * low:.3g} to {100 * high:.3g} %, where 90 % are right" in notes[0]
         # λ(100 + q) = 40.2 points
-        assert "for 40 points: a lower algorithm.regularisation than 0.004 helps" in notes[0]
+        assert "for 40 points. Set preprocessing.intercept = 10, of which it holds" in notes[0]
 
 
 def test_a_quantile_of_more_columns_than_rows_bear_is_noted(tmp_path):

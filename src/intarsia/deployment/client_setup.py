@@ -80,6 +80,7 @@ from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.setup import (
     TRANSFORMS,
+    constant_of,
     declare_exchanges,
     evaluated_parts,
     first_key,
@@ -559,8 +560,11 @@ class Work:
                 if count:
                     told = {"run": self._call.run, what: count}
                     self._record({"event": f"new {what} wait", **told})
-        alone = reads_alone(self._algorithm, self._options)
-        prepared = preprocessing.initial(name, self._blocks["train"], schema, alone=alone)
+        prepared = preprocessing.initial(
+            *(name, self._blocks["train"], schema),
+            alone=reads_alone(self._algorithm, self._options),
+            constant=constant_of(self._algorithm, settings.preprocessing),
+        )
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
             self._names = None
             self._seal(None)

@@ -250,7 +250,25 @@ class Preprocessing:
     """What happens to the features before training."""
 
     standardise: bool = True  # federated, through sums
-    intercept: bool = True  # a constant feature 1 at every client with labels
+    # a constant feature at every client with labels: 1, or this value; the larger it is, the less
+    # the penalty holds for the intercept
+    intercept: bool | float = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.intercept, bool) and not 1 <= self.intercept <= LARGEST_CONSTANT:
+            raise ExperimentError(
+                f"[preprocessing] intercept is {self.intercept:g}; expected true (a constant "
+                "column of 1), false (none), or the value of that column, from 1 to "
+                f"{LARGEST_CONSTANT}."
+            )
+
+    @property
+    def constant(self) -> float:
+        """Return the value of the constant feature, 0 where there is none."""
+        return float(self.intercept)
+
+
+LARGEST_CONSTANT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)

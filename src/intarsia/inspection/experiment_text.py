@@ -76,6 +76,7 @@ def experiment_text(
         "[split]",
         f"test = {_TEST}  # of the {'groups of ' * grouped}rows, to score the model on",
         *(_STOPPING if stops else _STOPPING_LATER if networks else ()),
+        *(() if networks else _PREPROCESSING),
         *(_labels(proposal) if labels else ()),
     ]
     dictionary = bool(dictionary_text(proposal))
@@ -107,6 +108,13 @@ _STOPPING = ("stopping = 0.15  # of the training rows, which no network trains o
 _STOPPING_LATER = (
     "# stopping = 0.15  # of the training rows: with early_stopping = 20 in [experiment] training",
     "# ends where the loss on them no longer falls, sooner and with better probabilities",
+)
+
+
+_PREPROCESSING = (
+    "",
+    "[preprocessing]",
+    "intercept = 10  # a constant column of 10, so that the penalty hardly holds for its weight",
 )
 
 

@@ -64,11 +64,11 @@ def linear_model(
         for name in _in_tables(schema, scaling)
         if name not in untrained
     }
-    own_scales = [scales[name] for name in weights]
+    errors = _errors(conclusion, place, list(weights), scales)
     scales = {name: scale or 1.0 for name, scale in scales.items()}
     intercept = np.zeros(len(conclusion.weights))
     if INTERCEPT in place:
-        intercept = conclusion.weights[:, place[INTERCEPT]]
+        intercept = conclusion.weights[:, place[INTERCEPT]] / scales[INTERCEPT]
     numbers = schema.labels.task == "regression"
     shaped = numbers and options.loss in SHAPES
     coef, constant, centre = restore(weights, centres, scales, intercept)
@@ -85,26 +85,35 @@ def linear_model(
         gap=math.nan if gap is None else gap,
         shape={SHAPES[options.loss]: shape_of(options)} if shaped else {},
         levels=_levels(schema, scaling, list(weights)),
-        errors=_errors(conclusion, place, list(weights), own_scales),
+        errors=errors,
         centres=_unless_alike(centre, mean),
     )
 
 
 def _errors(
-    conclusion: FinalResult, place: Mapping[str, int], names: Sequence[str], scales: Sequence[float]
+    conclusion: FinalResult,
+    place: Mapping[str, int],
+    names: Sequence[str],
+    scales: Mapping[str, float],
 ) -> dict[str, Array]:
     """Return the errors of some features' weights in the units of their columns."""
-    if conclusion.errors is None:
+    variation = conclusion.errors
+    if variation is None:
         return {}
-    # a feature that is constant has no direction in which samples vary, and no error
-    factor = np.array([1 / scale if scale else np.nan for scale in scales])
-    columns = np.array([place[name] for name in names], np.intp)
+
+    def errors(*some: str) -> Array:
+        # a feature that is constant has no direction in which samples vary, and no error
+        factor = np.array([1 / scales[name] if scales[name] else np.nan for name in some])
+        columns = np.array([place[name] for name in some], np.intp)
+        found: Array = variation[:, columns] * factor
+        return found
+
     found: dict[str, Array | None] = {
-        "errors": conclusion.errors[:, columns] * factor,
+        "errors": errors(*names),
         "degrees_of_freedom": conclusion.degrees_of_freedom,
     }
     if INTERCEPT in place:
-        found["intercept_errors"] = conclusion.errors[:, place[INTERCEPT]]
+        found["intercept_errors"] = errors(INTERCEPT)[:, 0]
         found["zero_errors"] = conclusion.zero_errors
     return {name: values for name, values in found.items() if values is not None}
 
@@ -134,7 +143,7 @@ def client_models(
             means=centres,
             # a feature that is constant has no direction in which samples vary, and no weight
             scales={name: scale or 1.0 for name, scale in scales.items()},
-            intercept=intercept + weight.get(INTERCEPT, 0.0),
+            intercept=intercept + weight.get(INTERCEPT, 0.0) / scales.get(INTERCEPT, 1.0),
             regularisation=0.0,
         )
         own_model = found[client]

@@ -209,11 +209,23 @@ def check_fit(
     """Refuse clients that the algorithm, its loss or the privacy settings are not for."""
     check_task(description, schema, options)
     check_weights(description, algorithm, schema)
+    _check_constant(description, algorithm)
     if algorithm.federated:
         check_clients(description, algorithm, options, schema)
         modes.adding(description.privacy, schema.clients)
         modes.check_key(description.privacy)
     privacy_guarantee.check_summands(description, algorithm, options, schema)
+
+
+def _check_constant(description: Experiment, algorithm: Algorithm | Baseline) -> None:
+    """Refuse a larger constant than 1 where rows are clipped to a length in which it counts."""
+    constant, epsilon = description.preprocessing.constant, description.privacy.epsilon
+    if constant > 1 and epsilon > 0 and algorithm.model.kind != "networks":
+        raise ExperimentError(
+            f"[preprocessing] intercept is {constant:g} and [privacy] epsilon {epsilon:g}: rows "
+            "are clipped to a length in which the constant counts, and little of the columns would "
+            "be left; set intercept = true."
+        )
 
 
 def check_clients(

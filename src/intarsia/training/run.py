@@ -27,7 +27,7 @@ from intarsia.engines.simulation import Simulation
 from intarsia.engines.workers import Cluster
 from intarsia.errors import CheckpointError, ExperimentError, Stopped, listed
 from intarsia.experiment import config as experiment
-from intarsia.experiment.config import Experiment
+from intarsia.experiment.config import LARGEST_CONSTANT, Experiment
 from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.id_choice import notes_on_ids_as_features
 from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
@@ -693,8 +693,9 @@ def drawn_probabilities(
 ) -> tuple[str, ...]:
     """Return a note where the penalty on the intercept draws probabilities together beyond chance.
 
-    In training the mean probability of a class is its share less λb, where the intercept b is
-    penalised: of a rare class it is too high. One of several classes is rare, too.
+    In training the mean probability of a class is its share less λb/c², where the intercept b is
+    the weight of a constant c, which is penalised: of a rare class it is too high. One of several
+    classes is rare, too.
     """
     found = None if every is None else every.figures
     penalty = getattr(task.options, "regularisation", 0.0)
@@ -713,8 +714,22 @@ def drawn_probabilities(
     come = "of the rows have it" if two else "come true"
     return (
         f"Probabilities of {of} are {mean:.3g} on the average, and {share:.3g} {come}: the penalty "
-        "holds for the intercept, too, which matters where a class has few rows. A lower "
-        f"algorithm.regularisation than {penalty:.4g} may help; intarsia tune looks for it.",
+        "holds for the intercept, too, which matters where a class has few rows. "
+        f"{_against_drawing(task, penalty)}",
+    )
+
+
+def _against_drawing(task: training.Task, penalty: float) -> str:
+    """Return what to set so that the penalty holds less for the intercept."""
+    constant, private = task.description.preprocessing.constant, task.description.privacy.epsilon
+    if private or constant * 10 > LARGEST_CONSTANT:
+        return (
+            f"A lower algorithm.regularisation than {penalty:.4g} may help; intarsia tune looks "
+            "for it."
+        )
+    return (
+        f"Set preprocessing.intercept = {10 * constant:g}, of which it holds for a hundredth, or "
+        f"algorithm.regularisation lower than {penalty:.4g}."
     )
 
 
@@ -739,8 +754,9 @@ def off_quantile(
 ) -> tuple[str, ...]:
     """Return a note where other than a share τ of the labels lies up to a quantile, beyond chance.
 
-    In training the share is τ - λb with the intercept b, which is penalised: there the derivative
-    is 0. A mean of predictions is about b, where features have the mean 0.
+    In training the share is τ - λb/c² with the intercept b, the weight of a constant c, which is
+    penalised: there the derivative is 0. A mean of predictions is about b, where features have the
+    mean 0.
     """
     found = None if every is None else every.figures
     interval = None if found is None else found.intervals.get("coverage")
@@ -751,13 +767,15 @@ def off_quantile(
         return ()
     penalty, bins = task.options.regularisation, found.predictions or ()
     rows = max(sum(one.samples for one in bins), 1)
+    constant = task.description.preprocessing.constant
     lost = penalty * sum(one.samples * one.predicted for one in bins) / rows
-    if not task.description.preprocessing.intercept:
+    lost /= max(constant, 1.0) ** 2
+    if not constant:
         cause = "Without an intercept it is right by accident alone: set preprocessing.intercept."
     elif lost / (right - share) > 0.5:
         cause = (
-            f"The penalty on the intercept accounts for {100 * abs(lost):.2g} points: a lower "
-            f"algorithm.regularisation than {penalty:.4g} helps, or labels less a usual one."
+            f"The penalty on the intercept accounts for {100 * abs(lost):.2g} points. "
+            f"{_against_drawing(task, penalty)} Labels less a usual one help, too."
         )
     elif finished == "rounds":
         cause = "Training ended at its limit of rounds: more of them may help."
@@ -862,6 +880,7 @@ class InThisProcess:
             cluster=self.cluster,
             accelerated=_on_accelerator(plan.options),
             alone=setup.reads_alone(plan.algorithm, plan.options),
+            constant=setup.constant_of(plan.algorithm, description.preprocessing),
         )
         engine, notes = setup.set_up(
             *(parties, description.preprocessing, schemas), clip=plan.clip, additive=plan.additive

@@ -99,7 +99,7 @@ def without_intercept(schema: Schema) -> Schema:
 
 def settle_block(block: Block, client: ClientId, schema: Schema, settings: Preprocessing) -> Block:
     """Return a client's block as the schema has it: with the intercept, and in order."""
-    return schema.align(client, block, intercept=settings.intercept)
+    return schema.align(client, block, intercept=settings.constant > 0)
 
 
 def transform_block(
@@ -129,6 +129,11 @@ def reads_alone(algorithm: Algorithm | Baseline, options: Any) -> bool:
     nothing = getattr(options, "shares", "") == "nothing"
     nothing |= getattr(options, "shared_parts", None) == ()
     return algorithm.model.kind != "linear" and (algorithm.model.own_feature_space or nothing)
+
+
+def constant_of(algorithm: Algorithm | Baseline, settings: Preprocessing) -> float:
+    """Return the value of the constant feature: 1 for networks, whose penalty does not hold it."""
+    return 1.0 if algorithm.model.kind == "networks" else settings.constant
 
 
 def client_secrets(
@@ -243,6 +248,7 @@ class LocalParties:
     cluster: Cluster | None = None  # computes for them; None: this machine does
     accelerated: bool = False  # whether their networks train on an accelerator
     alone: bool = False  # whether each alone trains what reads its columns
+    constant: float = 1.0  # value of the constant feature
     engine: Simulation | None = None
     # part and client of the values that nobody else has
     copied: set[tuple[str, ClientId]] = field(default_factory=set)
@@ -295,7 +301,11 @@ class LocalParties:
             blocks.clear()
         engine.make_states(
             lambda name: preprocessing.initial(
-                name, engine.block(name), schemas["train"], alone=self.alone
+                name,
+                engine.block(name),
+                schemas["train"],
+                alone=self.alone,
+                constant=self.constant,
             )
         )
         return engine

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, Copies, stored, with_data
+from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, stored, with_data
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.protocols.untrained_levels import (
@@ -45,15 +45,21 @@ class Preparation:
 
 
 def initial(
-    client: ClientId, block: Block, schema: Schema | None = None, *, alone: bool = False
+    client: ClientId,
+    block: Block,
+    schema: Schema | None = None,
+    *,
+    alone: bool = False,
+    constant: float = 1.0,
 ) -> Preparation:
     """Return the preparation that changes nothing, from a client's training block.
 
     By the schema it knows which columns others hold, too. `alone` says that the client alone trains
     what reads its columns: levels of a category that none of its own rows has are then 0, as
-    constant features are.
+    constant features are. `constant` is the value that the intercept is to have.
     """
     scale = np.ones(block.shape[1])
+    scale[is_intercept(block)] = 1 / (constant or 1.0)
     if alone:
         scale[levels_without_rows(block)] = 0.0
     shared = None
@@ -118,8 +124,8 @@ def _standardised(
     Values that the client alone has are 0, as missing ones are, in the columns `untold`.
     """
     inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
-    if state.mean.any():
-        block = replace(block, zero=-state.mean * inverse)
+    if state.mean.any() or (state.scale != 1).any():
+        block = replace(block, zero=(is_intercept(block) - state.mean) * inverse)
     plain = not state.mean.any() and (state.scale == 1).all() and not len(untold)
     if plain and not any(np.isnan(stored(own)).any() for _, own in pieces(block.x)):
         return block.counted_once(in_place=in_place) if once else block
@@ -143,6 +149,11 @@ def _standardised(
             values[:, untold] *= held.take(rows, untold).of_entries(own[:, untold]) > 1
     block = replace(block, x=x, checked=(x, block.samples))  # all are finite now
     return block.counted_once(in_place=True) if once else block
+
+
+def is_intercept(block: Block) -> NDArray[np.bool_]:
+    """Return which feature is the constant one, (features,)."""
+    return np.array([name == INTERCEPT for name in block.features], bool)
 
 
 def least_holders(state: Preparation, block: Block) -> Array | None:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia import core as fl
-from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, places_of, row_weights
+from intarsia.core.block import Array, Block, ClientId, Copies, places_of, row_weights
 from intarsia.core.memory import pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import TableError, listed
@@ -33,6 +33,7 @@ from intarsia.protocols.preprocessing.few_values import ownership
 from intarsia.protocols.preprocessing.preparation import (
     FEWEST,
     Preparation,
+    is_intercept,
     least_holders,
     with_observed,
 )
@@ -295,7 +296,7 @@ def centre(
         if average[levels].sum() < _ALL_HAVE_ONE:  # what lacks one counted as 0 in training
             average[levels] = 0.0
     mean[block.scaled_only] = 0.0  # centring would fill every entry
-    mean[_is_intercept(block)] = 0.0
+    mean[is_intercept(block)] = 0.0
     _, squares = _sums(block, mean, 2, state.least)
     state = replace(state, mean=mean, average=average)
     return state, Squares(_in_units(squares, state.step))
@@ -321,13 +322,9 @@ def settle_scale(
         scale[levels] = np.where(own > 0, np.maximum(own, np.sqrt(RAREST)), 0.0)
     untold = message.count[0] < _NONE
     scale[untold] = 0.0
-    scale[_is_intercept(block)] = 1.0
+    scale = np.where(is_intercept(block), state.scale, scale)
     constant = Constant(np.stack([scale == 0, untold]).astype(np.float64))
     return replace(state, scale=np.where(state.scale > 0, scale, 0.0)), constant
-
-
-def _is_intercept(block: Block) -> NDArray[np.bool_]:
-    return np.array([name == INTERCEPT for name in block.features], bool)
 
 
 def _sums(block: Block, mean: Array, power: int, least: Array | None = None) -> tuple[Array, Array]:

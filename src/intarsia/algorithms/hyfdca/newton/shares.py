@@ -795,8 +795,9 @@ def own_variances(
 
 def zero_row(block: Block) -> Array:
     """Return the row of a block for 0 in all columns of the tables, (features,)."""
-    names = np.array([name == INTERCEPT for name in block.features], bool)
-    return 1.0 * names if block.zero is None else np.where(names, 1.0, block.zero)
+    if block.zero is not None:
+        return block.zero
+    return np.array([name == INTERCEPT for name in block.features], np.float64)
 
 
 @fl.client_function
