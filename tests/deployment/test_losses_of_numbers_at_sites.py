@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -55,16 +57,18 @@ def run_over(description, found, folder):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "mode"),
+    ("algorithm", "mode", "constant"),
     [
-        pytest.param({"loss": "poisson"}, "masked", marks=pytest.mark.slow),
-        ({"loss": "gamma"}, "plain"),
-        pytest.param({"loss": "huber", "huber_delta": 0.5}, "ckks", marks=pytest.mark.slow),
-        pytest.param({"loss": "quantile", "quantile": 0.8}, "masked", marks=pytest.mark.slow),
+        pytest.param({"loss": "poisson"}, "masked", 1, marks=pytest.mark.slow),
+        ({"loss": "gamma"}, "plain", 10),
+        pytest.param({"loss": "huber", "huber_delta": 0.5}, "ckks", 1, marks=pytest.mark.slow),
+        pytest.param({"loss": "quantile", "quantile": 0.8}, "masked", 10, marks=pytest.mark.slow),
     ],
 )
-def test_sites_come_to_the_model_of_tables_in_one_place(algorithm, mode, tmp_path):
+def test_sites_come_to_the_model_of_tables_in_one_place(algorithm, mode, constant, tmp_path):
     description, found = over_sites(tmp_path, algorithm, mode, 0.5)
+    prepared = replace(description.preprocessing, intercept=constant)
+    description = replace(description, preprocessing=prepared)
     theirs = run_over(description, found, tmp_path / "sites")
     ours = running.run(description, out=tmp_path / "one")
     assert theirs.certificate.gap_relative <= 1e-7
