@@ -197,7 +197,7 @@ class _Reader:
     def _kind_of(self, texts: pa.ChunkedArray) -> pa.DataType:
         """Return the type of a column that was read as text."""
         sink = pa.BufferOutputStream()
-        arrow_csv.write_csv(pa.table([texts.unique()], ["texts"]), sink)
+        arrow_csv.write_csv(pa.Table.from_arrays([texts.unique()], ["texts"]), sink)
         options = arrow_csv.ParseOptions(newlines_in_values=True)
         own = replace(self, parse_options=options)
         return own._whole(partial(pa.BufferReader, sink.getvalue()), {}).schema.types[0]
