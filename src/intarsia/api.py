@@ -468,6 +468,9 @@ def inspect(
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
+    if read is None and described.dataset is None:
+        once = federation.read_tables(described)
+        read = once.copy  # for both that follow
     obstacle = _obstacle(described, read)  # first, as each block is to be there once
     blocks, labels, rare = federation.parties(described, read)
     schema = Schema.of(blocks, labels)

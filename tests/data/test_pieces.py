@@ -31,6 +31,12 @@ FIRST = [f"{row}" for row in range(400)]  # of which the first piece has some
 PIECE = 512
 
 
+def columns(source: Source, folder: Path | None = None) -> pa.Table:
+    found = columns_of(source, folder)
+    assert isinstance(found, pa.Table)
+    return found
+
+
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (csv, pieces, reader):
@@ -76,8 +82,7 @@ def test_a_column_has_the_type_that_arrow_finds_in_all_of_it(
     content = "id,c,d\n" + "\n".join(rows) + "\n"
     (tmp_path / "t.csv").write_text(content)
     assert len(content) > 3 * PIECE
-    found = columns_of(Source(name="a", path=str(tmp_path / "t.csv")), folder)
-    assert found is not None
+    found = columns(Source(name="a", path=str(tmp_path / "t.csv")), folder)
     options = arrow_csv.ConvertOptions(
         null_values=["?", "", "NaN", "nan", "null", "NULL"], strings_can_be_null=False
     )
@@ -90,6 +95,29 @@ def test_a_column_has_the_type_that_arrow_finds_in_all_of_it(
         assert found["c"].to_pylist() == whole["c"].to_pylist()
     assert found["d"].to_pylist() == ["x"] * len(column)
     assert not folder or not list(folder.iterdir())
+
+
+@pytest.mark.usefixtures("_small")
+def test_many_columns_of_other_values_further_down_take_a_few_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    width, begun = 60, []
+    usual = arrow_csv.open_csv
+    monkeypatch.setattr(arrow_csv, "open_csv", lambda *given: begun.append(0) or usual(*given))
+    monkeypatch.setattr(csv, "PIECE", 2**13)
+    rows = [[row + at for at in range(width)] for row in range(400)]
+    rows += [
+        [row + 0.5 if row - 400 >= at else row for at in range(width)] for row in range(400, 470)
+    ]
+    rows += [["a" if at == 7 else at for at in range(width)]]
+    names = [f"x{at}" for at in range(width)]
+    lines = [names, *rows]
+    (tmp_path / "t.csv").write_text("".join(",".join(map(str, one)) + "\n" for one in lines))
+    found = columns(Source(name="a", path=str(tmp_path / "t.csv")), tmp_path)
+    whole = arrow_csv.read_csv(tmp_path / "t.csv")
+    assert found.schema == whole.schema
+    assert found.to_pydict() == whole.to_pydict()
+    assert len(begun) <= 4  # the first piece, as numbers, as text, and as what that tells
 
 
 @pytest.mark.usefixtures("_small")
@@ -214,14 +242,13 @@ def test_a_large_query_is_never_in_memory_as_a_whole(
             ([row + 0.5] * width for row in range(rows)),
         )
     url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
-    columns_of(Source(name="bank", url=url, query="select * from t limit 9"))  # imports
+    columns(Source(name="bank", url=url, query="select * from t limit 9"))  # imports
     tracemalloc.start()
     try:
-        found = columns_of(Source(name="bank", url=url, query="select * from t"), tmp_path)
+        found = columns(Source(name="bank", url=url, query="select * from t"), tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found is not None
     assert found["x15"].to_pylist() == [row + 0.5 for row in range(rows)]
     assert peak < rows * width * 8 / 4  # as rows of Python's it takes ten times that
 

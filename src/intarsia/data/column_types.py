@@ -253,7 +253,7 @@ class _Column:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
-        codes = array_of(encoded.indices.fill_null(-1)).astype(np.int32, copy=False)
+        codes = array_of(encoded.indices, -1).astype(np.int32, copy=False)
         codes, texts = Texts(encoded.dictionary).without(missing, codes)
         return (codes, texts) if texts.plain else None
 
@@ -988,4 +988,4 @@ def coded_texts(
     codes, texts = own.texts
     places: dict[str, int] = {}  # blanks around a text may have told two apart
     target = [-1 if one is None else places.setdefault(one, len(places)) for one in texts]
-    return np.array([*target, -1], np.int32)[codes], Texts(pa.array(places, pa.string()))
+    return np.array([*target, -1], np.int32)[codes], Texts.of(places)

@@ -410,7 +410,7 @@ def _spelled(
     if source.encoding is not None:
         reasons["encoding"] = "the file is not UTF-8"
     bare = {
-        name: (codes, own if own.plain else Texts(pa.array([_bare(t, name, source) for t in own])))
+        name: (codes, own if own.plain else Texts.of([_bare(one, name, source) for one in own]))
         for name, (codes, own) in texts.items()
     }
     words = missing_words(bare)
