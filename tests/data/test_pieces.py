@@ -159,8 +159,8 @@ def test_entries_of_libsvm_are_those_of_all_pieces(tmp_path: Path, folder: Path 
     assert_array_equal(found.values.toarray(), dense)
     assert found.labels is not None
     assert (found.columns[0], found.columns[-1]) == ("1", "30")
-    path.write_text("\n".join([*lines, "1 3:0.5 2:0.5"]))
-    with pytest.raises(TableError, match=r"line 201 .*the index 2 follows 3"):
+    path.write_text("\n\n".join([*lines, "1 3:0.5 2:0.5"]))  # pieces end in an empty line, too
+    with pytest.raises(TableError, match=r"line 401 .*the index 2 follows 3"):
         read(Source(name="a", path=str(path)), folder)
 
 
@@ -179,6 +179,8 @@ def test_entries_of_libsvm_are_those_of_all_pieces(tmp_path: Path, folder: Path 
         ["a", "b", "c", "d", 5, 6.5, None],
         [*map(Decimal, ("1.5", "22.75", "3", "0", "1000000.125", "-6.5")), None],
         [b"a", b"b", None, b"c", b"d", b"e", b"f"],
+        ["a", None, "b", "c", b"d", "e", b"f"],
+        [1, None, 2, "a", 3.5, b"b", 4],
     ],
 )
 def test_rows_of_a_query_have_the_type_of_all_of_them(
@@ -213,6 +215,16 @@ def test_rows_of_a_query_have_the_type_of_all_of_them(
     assert found["c"].to_pylist() == whole.to_pylist()
     assert found["id"].to_pylist() == list(range(7))
     assert len(begun) <= 3
+
+
+def test_bytes_beside_other_values_are_no_text(folder: Path | None, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "bank.sqlite")) as bank, bank:
+        bank.execute("create table t (customer, x)")
+        bank.executemany("insert into t values (?, ?)", [(1001, 0.5), (b"1002", 1.5)])
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    source = Source(name="bank", url=url, query="select * from t", id="customer")
+    with pytest.raises(TableError, match=r"'customer' has bytes .*; save the column as text"):
+        read(source, folder)
 
 
 def test_a_large_query_is_never_in_memory_as_a_whole(

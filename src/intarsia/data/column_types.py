@@ -111,9 +111,12 @@ def column_of(values: Sequence[Any] | NDArray[Any] | pa.Array) -> pa.ChunkedArra
     return pa.chunked_array([own if usual else as_text(values)])
 
 
-def as_text(values: Sequence[Any] | NDArray[Any]) -> pa.Array:
-    """Return values as texts."""
-    return pa.array([None if _absent(one) else str(one) for one in values], pa.string())
+def as_text(values: Sequence[Any] | NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Return values as texts, or as bytes where some are such or `kind` is: bytes are no text."""
+    if any(isinstance(one, bytes) for one in values):
+        kind = pa.binary()
+    texts = [one if isinstance(one, bytes) or _absent(one) else str(one) for one in values]
+    return pa.array([None if _absent(one) else one for one in texts], kind or pa.string())
 
 
 def _may_have_nul(column: pa.ChunkedArray) -> bool:

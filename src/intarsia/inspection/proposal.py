@@ -863,14 +863,18 @@ def _same_in_shared_rows(tables: Sequence[TableProposal], matched: Matched) -> l
         codes[every == ""] = -1
         for (name, _), own in zip(mine, codes, strict=False):
             rest = codes[len(mine) :]
-            there = (own >= 0) & (rest >= 0)
+            levels, counts = np.unique(own[own >= 0], return_counts=True)
+            if len(levels) <= 2:
+                continue
+            # rare events have in common that most rows have none of either
+            usual = (own == rest) & (own == levels[counts.argmax()])
+            there = (own >= 0) & (rest >= 0) & ~usual
             same = ((own == rest) & there).sum(axis=1)
             often = (there.sum(axis=1) >= LEAST_SHARED) & (same >= _SAME * there.sum(axis=1))
-            if len({*own[own >= 0]}) > 2:
-                found += [
-                    f"{name!r} of {one.source.name} and {theirs[at][0]!r} of {other.source.name}"
-                    for at in np.flatnonzero(often)
-                ]
+            found += [
+                f"{name!r} of {one.source.name} and {theirs[at][0]!r} of {other.source.name}"
+                for at in np.flatnonzero(often)
+            ]
     if not found:
         return []
     more = f" and {len(found) - 6} more" if len(found) > 6 else ""
