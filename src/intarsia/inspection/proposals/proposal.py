@@ -1,8 +1,8 @@
 """Propose what an experiment file says of tables: ids, labels, categories, and what to leave out.
 
 `propose` looks at the tables of all clients together. Each choice has a reason in plain words, so
-that who knows the data can correct it. What a column may be as a feature is decided by the reader itself
-(`data.column_types`): what it would refuse is left out, for the reason that it gives.
+that who knows the data can correct it. What a column may be as a feature is decided by the reader
+itself (`data.column_types`): what it would refuse is left out, for the reason that it gives.
 """
 
 from __future__ import annotations
