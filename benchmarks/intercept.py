@@ -23,7 +23,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from intarsia.inspection.experiment_text import penalty
+from intarsia.inspection.proposals.experiment_text import penalty
 
 CONSTANTS = (1.0, 10.0, 30.0)
 

@@ -26,8 +26,8 @@ from intarsia.experiment.search import of_table, to_table
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
 from intarsia.inspection.holdings import Holdings
-from intarsia.inspection.id_choice import notes_on_ids_as_features
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
+from intarsia.inspection.proposals.id_choice import notes_on_ids_as_features
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
 from intarsia.inspection.tails import (

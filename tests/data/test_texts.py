@@ -65,7 +65,7 @@ import sys
 from pathlib import Path
 from intarsia.data.reader import read
 from intarsia.data.source import Source
-from intarsia.inspection.proposal import propose
+from intarsia.inspection.proposals.proposal import propose
 found = read(Source(name="a", path="t.csv", id="id", label="ill", categorical=("a",)))
 assert len(found.categorical["town"].levels) == 9
 propose([Path("t.csv")], labels=["ill"])

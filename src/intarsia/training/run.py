@@ -29,7 +29,7 @@ from intarsia.errors import CheckpointError, ExperimentError, Stopped, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import LARGEST_CONSTANT, Experiment
 from intarsia.experiment.federation import Federation, Tables, build
-from intarsia.inspection.id_choice import notes_on_ids_as_features
+from intarsia.inspection.proposals.id_choice import notes_on_ids_as_features
 from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models

@@ -9,8 +9,8 @@ import pytest
 
 from intarsia.data.reader import read
 from intarsia.errors import ExperimentError, TableError
-from intarsia.inspection import id_choice
-from intarsia.inspection.proposal import propose
+from intarsia.inspection.proposals import id_choice
+from intarsia.inspection.proposals.proposal import propose
 
 ROWS = 60
 RNG = np.random.default_rng(8)
