@@ -142,6 +142,18 @@ def test_letters_at_the_end_of_a_piece_are_whole(
             read(source, folder)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_rows_behind_a_quote_that_is_not_closed_are_not_lost(
+    tmp_path: Path, folder: Path | None, end: str
+) -> None:
+    """With the line ends of old Macs all rows but three were lost, without a word."""
+    rows = [f"{row},x" for row in range(300)]
+    rows[3] = '3,"x'
+    (tmp_path / "t.csv").write_text(end.join(["id,c", *rows, ""]), newline="")
+    with pytest.raises(TableError, match="that begins in line 5 is not closed"):
+        columns_of(Source(name="a", path=str(tmp_path / "t.csv")), folder)
+
+
 @pytest.mark.usefixtures("_small")
 def test_entries_of_libsvm_are_those_of_all_pieces(tmp_path: Path, folder: Path | None) -> None:
     rng = np.random.default_rng(0)

@@ -215,7 +215,7 @@ class _Reader:
 def _of_several_lines(column: pa.ChunkedArray) -> bool:
     """Return whether a text has several lines, as one has whose quote is not closed."""
     return pa.types.is_string(column.type) and any(
-        re.search(b"\n", one.buffers()[2] or b"") for one in column.chunks
+        re.search(rb"[\r\n]", one.buffers()[2] or b"") for one in column.chunks
     )
 
 
