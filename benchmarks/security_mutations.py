@@ -2358,6 +2358,12 @@ MUTATIONS = [
     *_of(
         "deployment/client_setup.py",
         (
+            "tables of sites that are dealt",
+            "if self._settings.table is not None:  # which `_read` alone",
+            "if False:  # which `_read` alone",
+            BETWEEN_JOBS,
+        ),
+        (
             "rounds that the server gives no number",
             "call.round if self._anchor is None else max(call.round, 1)",
             "call.round",

@@ -384,6 +384,11 @@ class Work:
 
     def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
         job = self._take_experiment(message)
+        if self._settings.table is not None:  # which `_read` alone compares with earlier jobs'
+            raise RefusedError(
+                "This site has a table of its own, and was asked for what a simulated client is "
+                "dealt; run the algorithm as it is at the server."
+            )
         self._admit(message, ())
         found = build(job)
         self._labels = found.labels
