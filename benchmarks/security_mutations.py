@@ -245,6 +245,12 @@ MUTATIONS = [
             ODD_SET_UPS,
         ),
         (
+            "long names in calls",
+            "if long > _LONGEST or sum(map(len, named)) > _MOST_NAMES:",
+            "if False:",
+            ODD_CALLS,
+        ),
+        (
             "lines of a site's own in the server's log",
             "_SENTENCES.get(answer.error, shown(answer.sentence)[:200])",
             "_SENTENCES.get(answer.error, answer.sentence[:200])",
