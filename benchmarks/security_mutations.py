@@ -103,6 +103,7 @@ APPROVED = "tests/attacks/test_approved_jobs.py"
 METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
 MEANS = "tests/attacks/test_means_of_others.py"
+ODD_JOBS = "tests/attacks/test_odd_jobs.py"
 ODD_CALLS = "tests/attacks/test_odd_calls.py"
 FLARE_CALLS = "tests/engines/transports/test_nvflare_calls.py"
 FLARE_KITS = "tests/engines/transports/test_nvflare_kits.py"
@@ -2363,6 +2364,12 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "experiments that fill a site's disk",
+            "if len(message) > _MOST_EXPERIMENT:",
+            "if False:",
+            ODD_JOBS,
+        ),
         (
             "tables of sites that are dealt",
             "if self._settings.table is not None:  # which `_read` alone",
