@@ -384,7 +384,7 @@ _BEYOND_COLUMNS = (
 )
 _BEYOND_NOTES = (
     "Four clients, two halves of the rows × two halves of the columns: {rows:,} samples and "
-    "{width} columns of numbers, {size:.3g} GB of Parquet. `intarsia run` with HyFDCA, logistic "
+    "{width} columns of numbers, {size:.3g} GB of {ending}. `intarsia run` with HyFDCA, logistic "
     "loss, λ = {rate:g}, all else by default, without reference models, in one process. The limit "
     "is of the memory that a process has of its own (RLIMIT_DATA: a larger allocation fails); "
     "what is mapped from files, which the system drops where memory is short, does not count. "
@@ -408,7 +408,8 @@ def _measure_beyond(arguments: argparse.Namespace) -> None:
     limit = arguments.limit
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        size = _write_beyond(folder, count, width, arguments.seed)
+        ending = arguments.format[0]
+        size = _write_beyond(folder, count, width, ending, arguments.seed)
         models: list[bytes] = []
         for task, memory, most in (
             ("run", f"{limit}GB", limit),
@@ -435,15 +436,16 @@ def _measure_beyond(arguments: argparse.Namespace) -> None:
                 cells += [f"{gap:.0e}", "yes" if models[-1] == models[0] else "no"]
             rows.append(cells)
             show("beyond memory", _BEYOND_COLUMNS, rows[-1:])
-    title = f"Tables beyond memory, {arguments.gigabytes:g} GB"
+    title = f"Tables beyond memory, {arguments.gigabytes:g} GB of {ending}"
     show(title, _BEYOND_COLUMNS, rows)
     if arguments.write:
         given = {"rows": count, "width": width, "size": size / 1e9, "rate": _LARGE_RATE}
+        given["ending"] = ending
         notes = _BEYOND_NOTES.format(**given)
         write(title, _BEYOND_COLUMNS, rows, seed=arguments.seed, notes=notes)
 
 
-def _write_beyond(folder: Path, rows: int, width: int, seed: int) -> int:
+def _write_beyond(folder: Path, rows: int, width: int, ending: str, seed: int) -> int:
     """Write the tables of four clients some rows at a time; return their size in bytes."""
     rng = np.random.default_rng(seed)
     ids, truth = rng.permutation(rows), rng.normal(size=width) / width**0.5
@@ -452,10 +454,11 @@ def _write_beyond(folder: Path, rows: int, width: int, seed: int) -> int:
     text = text.replace("[algorithm]", "workers = 1\n[algorithm]")
     half = rows // 2
     for place, north in enumerate(("north", "south")):
-        writers: dict[str, arrow_parquet.ParquetWriter] = {}
+        writers: dict[str, arrow_parquet.ParquetWriter | arrow_csv.CSVWriter] = {}
         for start in range(place * half, rows if place else half, 50_000):
             held = slice(start, min(start + 50_000, rows if place else half))
             x = rng.normal(size=(held.stop - held.start, width))
+            x = x.round(4) if ending == "csv" else x
             label = x @ truth + 0.5 * rng.normal(size=len(x)) > 0
             for side, own in (("west", names[::2]), ("east", names[1::2])):
                 columns = {
@@ -465,18 +468,20 @@ def _write_beyond(folder: Path, rows: int, width: int, seed: int) -> int:
                 if side == "west":
                     columns["outcome"] = np.where(label, "yes", "no")
                 table = pa.table({one: pa.array(values) for one, values in columns.items()})
-                path = folder / f"{north} {side}.parquet"
-                if side not in writers:
+                path = folder / f"{north} {side}.{ending}"
+                if side not in writers and ending == "csv":
+                    writers[side] = arrow_csv.CSVWriter(path, table.schema)
+                elif side not in writers:
                     writers[side] = arrow_parquet.ParquetWriter(
                         path, table.schema, use_dictionary=["outcome"] if side == "west" else False
                     )
                 writers[side].write_table(table)
         for side, writer in writers.items():
             writer.close()
-            text += _LARGE_CLIENT.format(name=f"{north} {side}", ending="parquet", categorical="[]")
+            text += _LARGE_CLIENT.format(name=f"{north} {side}", ending=ending, categorical="[]")
             text += 'label = "outcome"\n' if side == "west" else ""
     (folder / "run.toml").write_text(text)
-    return sum(path.stat().st_size for path in folder.glob("*.parquet"))
+    return sum(path.stat().st_size for path in folder.glob(f"*.{ending}"))
 
 
 def _own_peak_of(command: list[str], folder: Path) -> tuple[int, float]:
@@ -642,7 +647,7 @@ def _arguments() -> argparse.Namespace:
         help="by default 100,000; of million, 1,000,000; of networks, of a client, 40,000",
     )
     parser.add_argument("--tables", nargs="+", choices=[*_LARGE], default=[*_LARGE])
-    parser.add_argument("--format", nargs="+", choices=["csv", "parquet"], default=["csv"])
+    parser.add_argument("--format", nargs="+", choices=["csv", "parquet"])
     parser.add_argument("--gigabytes", type=float, default=5.0, help="of beyond: its tables")
     parser.add_argument("--width", type=int, default=_BEYOND_WIDTH, help="of beyond: its columns")
     parser.add_argument("--limit", type=float, default=1.5, help="of beyond: memory in GB")
@@ -653,6 +658,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     found = parser.parse_args()
     by_default = {"tables": 100_000, "networks": 40_000}
+    found.format = found.format or (["parquet"] if found.part == "beyond" else ["csv"])
     found.rows = found.rows or by_default.get(found.part, 1_000_000)
     return found
 

@@ -19,7 +19,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from intarsia.inspection.experiment_text import penalty
+from intarsia.inspection.proposals.experiment_text import penalty
 
 GRID = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
 

@@ -1570,7 +1570,12 @@ MUTATIONS = [
     ),
     *_of(
         "data/reader.py",
-        ("packed text", "if (size := size + len(some)) > most:", "if (size := size + len(some)) < 0:", BOMBS),
+        (
+            "packed text",
+            "if (size := size + len(some)) > most:",
+            "if (size := size + len(some)) < 0:",
+            BOMBS,
+        ),
     ),
     *_of(
         "core/files/json_text.py",

@@ -26,8 +26,8 @@ from intarsia.experiment.search import of_table, to_table
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
 from intarsia.inspection.holdings import Holdings
-from intarsia.inspection.id_choice import notes_on_ids_as_features
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
+from intarsia.inspection.proposals.id_choice import notes_on_ids_as_features
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
 from intarsia.inspection.tails import (
@@ -468,6 +468,9 @@ def inspect(
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
+    if read is None and described.dataset is None:
+        once = federation.read_tables(described)
+        read = once.copy  # for both that follow
     obstacle = _obstacle(described, read)  # first, as each block is to be there once
     blocks, labels, rare = federation.parties(described, read)
     schema = Schema.of(blocks, labels)

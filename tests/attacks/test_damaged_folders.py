@@ -13,7 +13,7 @@ import pytest
 import intarsia
 from intarsia.cli.main import main
 from intarsia.core.settings import absolute_path
-from intarsia.inspection.proposal import client_names
+from intarsia.inspection.proposals.proposal import client_names
 from intarsia.plots.learning_curves import rounds_figure
 from intarsia.results.history import Course
 

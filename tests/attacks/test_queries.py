@@ -117,10 +117,9 @@ def test_a_name_that_says_more_of_an_sqlite_file_is_a_name(tmp_path):
         database.commit()
     from intarsia.data.formats import sql
 
-    names, columns = sql._from_sqlite(
-        sql.make_url("sqlite:///").set(database=str(path)), "select a from t", Source(name="bank")
-    )
-    assert (names, columns) == (["a"], [[1]])
+    url = sql.make_url("sqlite:///").set(database=str(path))
+    found = sql._from_sqlite(url, "select a from t", Source(name="bank"), None)
+    assert found.to_pydict() == {"a": [1]}
 
 
 @pytest.mark.parametrize(

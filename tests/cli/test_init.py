@@ -17,7 +17,7 @@ import pytest
 import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
-from intarsia.inspection.column_names import is_person
+from intarsia.inspection.proposals.column_names import is_person
 from intarsia.inspection.tails import amounts_of
 from intarsia.results.result import load
 
@@ -1308,7 +1308,8 @@ def test_numbers_to_predict_are_said_in_a_file_that_does_not_run_yet(tmp_path, m
     flag = ["n", "y"] * 40
     there = {"customer": BANK, "part": [0, 1] * 40, "basket": BASKET[:80]}
     here = {"customer": BANK, "part": flag, "cost": (100 * INCOME[:80]).round(2)}
-    monkeypatch.setattr("intarsia.inspection.proposal._as_one_kind", list)  # which mends it
+    # which mends it
+    monkeypatch.setattr("intarsia.inspection.proposals.proposal.as_one_kind", list)
     found = proposed(tmp_path, monkeypatch, here, there, arguments=("--label", "cost"))
     text = (tmp_path / "mine.toml").read_text()
     assert "It does not run yet" in text

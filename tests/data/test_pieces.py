@@ -31,6 +31,12 @@ FIRST = [f"{row}" for row in range(400)]  # of which the first piece has some
 PIECE = 512
 
 
+def columns(source: Source, folder: Path | None = None) -> pa.Table:
+    found = columns_of(source, folder)
+    assert isinstance(found, pa.Table)
+    return found
+
+
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (csv, pieces, reader):
@@ -76,8 +82,7 @@ def test_a_column_has_the_type_that_arrow_finds_in_all_of_it(
     content = "id,c,d\n" + "\n".join(rows) + "\n"
     (tmp_path / "t.csv").write_text(content)
     assert len(content) > 3 * PIECE
-    found = columns_of(Source(name="a", path=str(tmp_path / "t.csv")), folder)
-    assert found is not None
+    found = columns(Source(name="a", path=str(tmp_path / "t.csv")), folder)
     options = arrow_csv.ConvertOptions(
         null_values=["?", "", "NaN", "nan", "null", "NULL"], strings_can_be_null=False
     )
@@ -90,6 +95,29 @@ def test_a_column_has_the_type_that_arrow_finds_in_all_of_it(
         assert found["c"].to_pylist() == whole["c"].to_pylist()
     assert found["d"].to_pylist() == ["x"] * len(column)
     assert not folder or not list(folder.iterdir())
+
+
+@pytest.mark.usefixtures("_small")
+def test_many_columns_of_other_values_further_down_take_a_few_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    width, begun = 60, []
+    usual = arrow_csv.open_csv
+    monkeypatch.setattr(arrow_csv, "open_csv", lambda *given: begun.append(0) or usual(*given))
+    monkeypatch.setattr(csv, "PIECE", 2**13)
+    rows = [[row + at for at in range(width)] for row in range(400)]
+    rows += [
+        [row + 0.5 if row - 400 >= at else row for at in range(width)] for row in range(400, 470)
+    ]
+    rows += [["a" if at == 7 else at for at in range(width)]]
+    names = [f"x{at}" for at in range(width)]
+    lines = [names, *rows]
+    (tmp_path / "t.csv").write_text("".join(",".join(map(str, one)) + "\n" for one in lines))
+    found = columns(Source(name="a", path=str(tmp_path / "t.csv")), tmp_path)
+    whole = arrow_csv.read_csv(tmp_path / "t.csv")
+    assert found.schema == whole.schema
+    assert found.to_pydict() == whole.to_pydict()
+    assert len(begun) <= 4  # the first piece, as numbers, as text, and as what that tells
 
 
 @pytest.mark.usefixtures("_small")
@@ -131,8 +159,8 @@ def test_entries_of_libsvm_are_those_of_all_pieces(tmp_path: Path, folder: Path 
     assert_array_equal(found.values.toarray(), dense)
     assert found.labels is not None
     assert (found.columns[0], found.columns[-1]) == ("1", "30")
-    path.write_text("\n".join([*lines, "1 3:0.5 2:0.5"]))
-    with pytest.raises(TableError, match=r"line 201 .*the index 2 follows 3"):
+    path.write_text("\n\n".join([*lines, "1 3:0.5 2:0.5"]))  # pieces end in an empty line, too
+    with pytest.raises(TableError, match=r"line 401 .*the index 2 follows 3"):
         read(Source(name="a", path=str(path)), folder)
 
 
@@ -151,6 +179,8 @@ def test_entries_of_libsvm_are_those_of_all_pieces(tmp_path: Path, folder: Path 
         ["a", "b", "c", "d", 5, 6.5, None],
         [*map(Decimal, ("1.5", "22.75", "3", "0", "1000000.125", "-6.5")), None],
         [b"a", b"b", None, b"c", b"d", b"e", b"f"],
+        ["a", None, "b", "c", b"d", "e", b"f"],
+        [1, None, 2, "a", 3.5, b"b", 4],
     ],
 )
 def test_rows_of_a_query_have_the_type_of_all_of_them(
@@ -187,6 +217,16 @@ def test_rows_of_a_query_have_the_type_of_all_of_them(
     assert len(begun) <= 3
 
 
+def test_bytes_beside_other_values_are_no_text(folder: Path | None, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "bank.sqlite")) as bank, bank:
+        bank.execute("create table t (customer, x)")
+        bank.executemany("insert into t values (?, ?)", [(1001, 0.5), (b"1002", 1.5)])
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    source = Source(name="bank", url=url, query="select * from t", id="customer")
+    with pytest.raises(TableError, match=r"'customer' has bytes .*; save the column as text"):
+        read(source, folder)
+
+
 def test_a_large_query_is_never_in_memory_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,14 +242,13 @@ def test_a_large_query_is_never_in_memory_as_a_whole(
             ([row + 0.5] * width for row in range(rows)),
         )
     url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
-    columns_of(Source(name="bank", url=url, query="select * from t limit 9"))  # imports
+    columns(Source(name="bank", url=url, query="select * from t limit 9"))  # imports
     tracemalloc.start()
     try:
-        found = columns_of(Source(name="bank", url=url, query="select * from t"), tmp_path)
+        found = columns(Source(name="bank", url=url, query="select * from t"), tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found is not None
     assert found["x15"].to_pylist() == [row + 0.5 for row in range(rows)]
     assert peak < rows * width * 8 / 4  # as rows of Python's it takes ten times that
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -50,3 +54,24 @@ def test_values_of_a_column_read_as_text_are_those_of_its_numbers() -> None:
     large = pa.chunked_array([["9007199254740993", "1"]])
     with pytest.raises(Exception, match="beyond the whole numbers that a float64 holds"):
         features_of([("debt", large)], SOURCE)
+
+
+def test_to_read_and_propose_large_tables_does_not_import_pandas(tmp_path: Path) -> None:
+    """It takes a third of a second, which others wait for as they read beside it."""
+    rows = "".join(f"P{row},{row % 7}.5,t{row % 9},{('no', '?')[row % 2]}\n" for row in range(9000))
+    (tmp_path / "t.csv").write_text("id,a,town,ill\n" + rows)
+    program = """
+import sys
+from pathlib import Path
+from intarsia.data.reader import read
+from intarsia.data.source import Source
+from intarsia.inspection.proposals.proposal import propose
+found = read(Source(name="a", path="t.csv", id="id", label="ill", categorical=("a",)))
+assert len(found.categorical["town"].levels) == 9
+propose([Path("t.csv")], labels=["ill"])
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

@@ -45,12 +45,13 @@ def test_crossings_of_an_older_checkpoint_have_the_names_that_exchanges_have_now
     kept = Crossings(["one"])
     kept.exchange("sum", "sum_metrics_own", Sums, (), MetricTotals, ["one"])
     kept.reveal("MetricTotals.counts", 1.0)
+    kept.exchange("ask", "mean_grades", Sums, (), MetricTotals, ["one"])  # somebody's own
     summary = json.dumps(kept.summary())
-    for now, then in (("_metrics", "_grades"), ("MetricTotals", "GradeTotals")):
+    for now, then in (("sum_metrics", "sum_grades"), ("MetricTotals", "GradeTotals")):
         summary = summary.replace(now, then)
     assert "sum_grades_own" in summary
     found = Crossings(["one"])
     found.restore(json.loads(summary))
     assert found.summary() == json.loads(json.dumps(kept.summary()))
     found.exchange("sum", "sum_metrics_own", Sums, (), MetricTotals, ["one"])
-    assert [one["exchanges"] for one in found.exchanges.values()] == [2]
+    assert [one["exchanges"] for one in found.exchanges.values()] == [2, 1]

@@ -111,6 +111,39 @@ def test_with_noise_no_constant_but_one_is_taken() -> None:
         intarsia.run(tables=tables, out=None, intercept=10, **how, **private)
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"algorithm": "fedavg"},
+        {"algorithm": "cocoa"},
+        {"method": "ascent"},
+        {"participation": 0.5},
+        {"method": "newton"},
+        {},
+    ],
+)
+def test_steps_along_gradients_are_noted_beside_a_larger_constant(how: dict[str, object]) -> None:
+    """A run of dual ascent was noted to want 100 where 10 had made it 20 times worse than 1."""
+    rng = np.random.default_rng(5)
+    ill = np.where(rng.random(1500) < 0.03, "ill", "healthy")
+    table = pd.DataFrame(rng.normal(size=(1500, 3))).rename(columns=str).assign(y=ill)
+    slow = how not in ({}, {"method": "newton"})
+    how = {"label": "y", "regularisation": 0.05, "rounds": 20, **how}
+    tables = {"a": table[::2], "b": table[1::2]}
+    for constant in (1, 10):
+        notes = intarsia.run(
+            tables=tables, out=None, intercept=constant, loss="logistic", yardsticks=False, **how
+        ).notes
+        assert any("steps along gradients here" in one for one in notes) == (
+            slow and constant == 10
+        )
+        drawn = [one for one in notes if "the penalty holds for the intercept, too" in one]
+        assert len(drawn) == (constant == 1)
+        assert any("Set preprocessing.intercept = 10" in one for one in drawn) == (
+            constant == 1 and not slow
+        )
+
+
 def test_a_constant_of_one_is_what_true_is() -> None:
     table = values(classes=True)
     one, other = (trained(table, constant, loss="logistic") for constant in (True, 1))

@@ -17,7 +17,7 @@ from intarsia.errors import ExperimentError, FederationError, listed, nearest
 
 if TYPE_CHECKING:
     from intarsia.api import Inspection
-    from intarsia.inspection.proposal import Proposal
+    from intarsia.inspection.proposals.proposal import Proposal
 
 _FILE = Path("mine.toml")  # unless --out names another
 _EXAMPLES = ("credit", "heart")
@@ -42,14 +42,14 @@ def write_proposal(
     from intarsia.core.memory import give_back
     from intarsia.core.settings import toml_tree
     from intarsia.experiment.config import from_dict
-    from intarsia.inspection.experiment_text import (
+    from intarsia.inspection.proposals.experiment_text import (
         LEAST_PENALTY,
         dictionary_of,
         dictionary_text,
         experiment_text,
         penalty,
     )
-    from intarsia.inspection.proposal import propose
+    from intarsia.inspection.proposals.proposal import propose
     from intarsia.inspection.recommend import Advice
 
     file = _to_write(out or _FILE, overwrite=overwrite)

@@ -111,9 +111,12 @@ def column_of(values: Sequence[Any] | NDArray[Any] | pa.Array) -> pa.ChunkedArra
     return pa.chunked_array([own if usual else as_text(values)])
 
 
-def as_text(values: Sequence[Any] | NDArray[Any]) -> pa.Array:
-    """Return values as texts."""
-    return pa.array([None if _absent(one) else str(one) for one in values], pa.string())
+def as_text(values: Sequence[Any] | NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Return values as texts, or as bytes where some are such or `kind` is: bytes are no text."""
+    if any(isinstance(one, bytes) for one in values):
+        kind = pa.binary()
+    texts = [one if isinstance(one, bytes) or _absent(one) else str(one) for one in values]
+    return pa.array([None if _absent(one) else one for one in texts], kind or pa.string())
 
 
 def _may_have_nul(column: pa.ChunkedArray) -> bool:
@@ -250,7 +253,7 @@ class _Column:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
-        codes = array_of(encoded.indices.fill_null(-1)).astype(np.int32, copy=False)
+        codes = array_of(encoded.indices, -1).astype(np.int32, copy=False)
         codes, texts = Texts(encoded.dictionary).without(missing, codes)
         return (codes, texts) if texts.plain else None
 
@@ -985,4 +988,4 @@ def coded_texts(
     codes, texts = own.texts
     places: dict[str, int] = {}  # blanks around a text may have told two apart
     target = [-1 if one is None else places.setdefault(one, len(places)) for one in texts]
-    return np.array([*target, -1], np.int32)[codes], Texts(pa.array(places, pa.string()))
+    return np.array([*target, -1], np.int32)[codes], Texts.of(places)

@@ -136,7 +136,7 @@ class Crossings:
 
 def _named_today(text: str) -> str:
     """Return a text with the names that exchanges have now: a checkpoint may be an older one."""
-    return text.replace("GradeTotals", "MetricTotals").replace("_grades", "_metrics")
+    return text.replace("GradeTotals", "MetricTotals").replace("sum_grades", "sum_metrics")
 
 
 @dataclass(frozen=True)

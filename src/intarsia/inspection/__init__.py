@@ -1,8 +1,8 @@
 """Count which client owns which data, and recommend an algorithm for it; nothing is trained.
 
 `overlap` counts samples, features, labels and feature blocks. `holdings` is what a run's folder
-keeps of it, `tables` shows it. `recommend` chooses an algorithm. `proposal` says what an experiment
-file may say of tables (`id_choice`, `label_choice`), and `experiment_text` writes it.
+keeps of it, `tables` shows it, `tails` finds numbers far from the rest. `recommend` chooses an
+algorithm. The package `proposals` says what an experiment file may say of tables.
 """
 
 from typing import TYPE_CHECKING

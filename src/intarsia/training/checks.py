@@ -63,6 +63,26 @@ def read_all_the_same(
     return (f"The sums are sealed, but the server reads {what}: intarsia audit lists it.",)
 
 
+def steps_along_gradients(description: Experiment, options: Any) -> bool:
+    """Return whether a linear model is trained by steps that a large constant slows down."""
+    return getattr(options, "method", "ascent") == "ascent" or description.participation < 1
+
+
+def slowed_by_constant(
+    description: Experiment, algorithm: Algorithm | Baseline, options: Any
+) -> tuple[str, ...]:
+    """Return a note where steps along gradients meet a larger constant than 1."""
+    constant = description.preprocessing.constant
+    trained = algorithm.federated and algorithm.model.kind == "linear"
+    if constant <= 1 or not trained or not steps_along_gradients(description, options):
+        return ()
+    return (
+        f"[preprocessing] intercept is {constant:g}, and {algorithm.name} steps along gradients "
+        "here, which needs far more rounds with it, or diverges: set intercept = true, or train by "
+        'hyfdca with method = "auto" and all clients in each round.',
+    )
+
+
 def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tuple[str, ...]:
     """Return a note where the baselines are asked for and would not be of the same kind."""
     model = algorithm.model

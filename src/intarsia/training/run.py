@@ -29,7 +29,7 @@ from intarsia.errors import CheckpointError, ExperimentError, Stopped, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import LARGEST_CONSTANT, Experiment
 from intarsia.experiment.federation import Federation, Tables, build
-from intarsia.inspection.id_choice import notes_on_ids_as_features
+from intarsia.inspection.proposals.id_choice import notes_on_ids_as_features
 from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
@@ -442,6 +442,7 @@ def _notes(plan: Plan, part: str, *, sites: bool) -> tuple[str, ...]:
         *caveats.unsealed(description, algorithm, sites=sites),
         *caveats.sealed_by_one_key(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, plan.options),
+        *caveats.slowed_by_constant(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
         *caveats.evaluated_in_training(description, part),
         *caveats.untracked(description, sites=sites),
@@ -699,7 +700,9 @@ def drawn_probabilities(
     """
     found = None if every is None else every.figures
     penalty = getattr(task.options, "regularisation", 0.0)
-    drawn = task.description.preprocessing.intercept and penalty > 0
+    constant = task.description.preprocessing.constant
+    slow = constant > 1 and caveats.steps_along_gradients(task.description, task.options)
+    drawn = constant > 0 and penalty > 0 and not slow
     if found is None or not found.calibration or not drawn:
         return ()
     rows = sum(one.samples for one in found.calibration)
@@ -721,8 +724,9 @@ def drawn_probabilities(
 
 def _against_drawing(task: training.Task, penalty: float) -> str:
     """Return what to set so that the penalty holds less for the intercept."""
-    constant, private = task.description.preprocessing.constant, task.description.privacy.epsilon
-    if private or constant * 10 > LARGEST_CONSTANT:
+    description, constant = task.description, task.description.preprocessing.constant
+    slow = caveats.steps_along_gradients(description, task.options)
+    if slow or description.privacy.epsilon or constant * 10 > LARGEST_CONSTANT:
         return (
             f"A lower algorithm.regularisation than {penalty:.4g} may help; intarsia tune looks "
             "for it."

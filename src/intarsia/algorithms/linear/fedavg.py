@@ -290,7 +290,8 @@ def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetric
     if not math.isfinite(primal):
         raise ConvergenceError(
             f"The objective is {primal} after {server.rounds} rounds: the steps of local descent "
-            "are too long. Lower algorithm.a, raise algorithm.b, or standardise the features."
+            "are too long. Lower algorithm.a, raise algorithm.b, standardise the features, or set "
+            "intercept = true if it is a number."
         )
     return server, fl.RoundMetrics(primal=primal, loss=loss / server.samples, phase="averaging")
 

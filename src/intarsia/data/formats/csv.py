@@ -13,6 +13,7 @@ import io
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, islice
@@ -44,6 +45,7 @@ _MARKUP = re.compile(rb"\s*(?:(<!doctype|<html|<\?xml|<table)|\[\s*[\[{]|\{\s*\"
 _SEPARATOR_LINE = re.compile(rb"\A(?:\xef\xbb\xbf)?sep=[^\r\n](?=[\r\n])")  # Excel's own
 _TURN = threading.Lock()  # to look how many threads there are
 _WRONG = re.compile(r"In CSV column #(\d+): .*conversion error")  # as Arrow says it
+_SETTLED = (pa.int64(), pa.float64(), pa.string())  # types that the first piece mostly tells
 _UTF_8 = ("utf-8", "ascii")  # encodings whose bytes are those of UTF-8, as Python calls them
 _LARGE = 2.0**63  # whole numbers from here on are no integers of Arrow
 
@@ -139,24 +141,40 @@ class _Reader:
         """Return a file's columns, some of them as text, the others of the type of all values.
 
         Of columns whose type it has to find out, Arrow keeps all that it read until the end. So the
-        first piece tells the types. Where a value further down is of none such, or the first piece
-        has none at all, the column is read as text, which tells its type, and the file again.
+        first piece tells the types that it mostly tells.
         """
         text = dict.fromkeys(texts, pa.string())
         kinds = self._kinds_at_first(opened)
-        if len(kinds) == 0:
-            return self._whole(opened, text)
+        if len(kinds) > 0 and self.folder is not None:
+            return self._in_pieces(opened, kinds, text)
+        settled = {name: kind for name, kind in kinds.items() if kind in _SETTLED}
+        if settled:
+            with suppress(pa.ArrowInvalid):  # further down a column has another type
+                return self._whole(opened, {**settled, **text})
+        return self._whole(opened, text)
+
+    def _in_pieces(
+        self, opened: Opened, kinds: Mapping[str, pa.DataType], text: Mapping[str, pa.DataType]
+    ) -> pa.Table:
+        """Return a file's columns, on disk, by the types of the first piece where they hold.
+
+        A column that has no value there is read as text, which tells its type, and the file again.
+        So are the columns of a type of which one has another value further down: to try each would
+        take as many times.
+        """
         unclear = {name for name, kind in kinds.items() if pa.types.is_null(kind)} - {*text}
         clear: set[str] = set()
         while not unclear & clear:
             try:
                 types = {**kinds, **dict.fromkeys(unclear, pa.string()), **text}
-                found = self._typed(opened, types)
+                with self._opened(opened(), types) as batches:
+                    found = gathered(batches.schema, batches, self.folder)
             except pa.ArrowInvalid as error:
                 wrong = _WRONG.search(str(error))
                 if wrong is None or (name := list(kinds)[int(wrong[1])]) in unclear:
                     raise
-                unclear.add(name)
+                alike = {one for one in kinds if kinds[one] == kinds[name]}
+                unclear |= {name} | alike - clear - {*text}
                 continue
             told = {name: self._kind_of(found.column(name)) for name in unclear}
             if all(pa.types.is_string(kind) for kind in told.values()):
@@ -179,7 +197,7 @@ class _Reader:
     def _kind_of(self, texts: pa.ChunkedArray) -> pa.DataType:
         """Return the type of a column that was read as text."""
         sink = pa.BufferOutputStream()
-        arrow_csv.write_csv(pa.table([texts.unique()], ["texts"]), sink)
+        arrow_csv.write_csv(pa.Table.from_arrays([texts.unique()], ["texts"]), sink)
         options = arrow_csv.ParseOptions(newlines_in_values=True)
         own = replace(self, parse_options=options)
         return own._whole(partial(pa.BufferReader, sink.getvalue()), {}).schema.types[0]
@@ -188,12 +206,6 @@ class _Reader:
         return arrow_csv.read_csv(
             opened(), self.read_options, self.parse_options, self.convert(column_types=types)
         )
-
-    def _typed(self, opened: Opened, types: Mapping[str, pa.DataType]) -> pa.Table:
-        if self.folder is None:  # of what it gives in pieces it reads 32 MB ahead
-            return self._whole(opened, types)
-        with self._opened(opened(), types) as batches:
-            return gathered(batches.schema, batches, self.folder)
 
     def _opened(self, file: Any, types: Mapping[str, pa.DataType]) -> arrow_csv.CSVStreamingReader:
         options = self.convert(column_types=types)

@@ -85,7 +85,7 @@ def _whole_lines(opened: Opened) -> Iterator[bytes]:
     for some in parts_of(opened):
         whole, end, rest = (rest + some).rpartition(b"\n")
         if end:
-            yield whole
+            yield whole + end  # without it an empty last line would not count
     yield rest
 
 

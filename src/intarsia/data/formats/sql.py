@@ -222,8 +222,8 @@ def _batch(
 
 def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
     """Return values as they are of a type if they can be, else of their own."""
-    if kind is not None and pa.types.is_string(kind):
-        return as_text(values)
+    if kind is not None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return as_text(values, kind)
     found = column_of(values).combine_chunks()
     if kind is not None and _wider(kind, found.type) == kind:
         with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -57,6 +57,12 @@ def _is_no_punctuation(letter: str) -> bool:
     return not unicodedata.category(letter).startswith("P")
 
 
+def _without_punctuation(text: str) -> str:
+    if text.isalnum():  # as most ids are, which takes a hundredth of the time to see
+        return text
+    return "".join(filter(_is_no_punctuation, text))
+
+
 def _without_zeros(text: str) -> str:
     bare = text.startswith("0") and _DIGITS.fullmatch(text)
     return (text.lstrip("0") or "0") if bare else text
@@ -66,7 +72,7 @@ _RULES: Mapping[str, Callable[[str], str]] = {
     "strip": str.strip,
     "spaces": lambda text: "".join(text.split()),
     "case": str.casefold,
-    "punctuation": lambda text: "".join(one for one in text if _is_no_punctuation(one)),
+    "punctuation": _without_punctuation,
     "zeros": _without_zeros,
     "width": lambda text: unicodedata.normalize("NFKC", text),
 }

@@ -25,7 +25,7 @@ from intarsia.data.parsing import canonical, day
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import TableError
-from intarsia.inspection.column_names import is_id
+from intarsia.inspection.proposals.column_names import is_id
 from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of
 from intarsia.privacy.entity_matching.normalisation import RULES_TRIED, Rule, by_rules, normalised
 

@@ -13,7 +13,7 @@ from pyarrow import csv, parquet
 from intarsia.core import memory
 from intarsia.data.formats import csv as formats_csv
 from intarsia.data.formats import pieces
-from intarsia.inspection.proposal import propose
+from intarsia.inspection.proposals.proposal import propose
 
 
 def test_a_proposal_takes_no_more_memory_of_python_than_some_times_the_file(tmp_path: Path) -> None:

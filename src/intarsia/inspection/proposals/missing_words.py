@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from intarsia.data.parsing import number, spellings_of
 from intarsia.data.source import LEAST_ROWS
 from intarsia.data.texts import Texts
-from intarsia.inspection.column_names import is_id
+from intarsia.inspection.proposals.column_names import is_id
 
 # wherever they stand, in small letters; and what spreadsheets write where a formula failed
 _ALWAYS = {

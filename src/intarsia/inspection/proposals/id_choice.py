@@ -18,8 +18,8 @@ from intarsia.data.parsing import date_orders, day, number
 from intarsia.data.reader import ending_of
 from intarsia.errors import TableError, listed, several
 from intarsia.experiment.entity_alignment import notes_on_ids
-from intarsia.inspection.column_names import is_amount, is_id, is_person, numbers_rows
-from intarsia.inspection.table_proposal import (
+from intarsia.inspection.proposals.column_names import is_amount, is_id, is_person, numbers_rows
+from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
     Column,
     Matched,

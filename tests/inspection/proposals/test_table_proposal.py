@@ -12,8 +12,8 @@ import pytest
 from intarsia.data.parsing import _SPELLINGS, are_numbers, canonical, number
 from intarsia.data.source import Source
 from intarsia.data.texts import Texts
-from intarsia.inspection.id_choice import _most_shared, _shared
-from intarsia.inspection.table_proposal import Column, Matched, TableProposal
+from intarsia.inspection.proposals.id_choice import _most_shared, _shared
+from intarsia.inspection.proposals.table_proposal import Column, Matched, TableProposal
 from intarsia.privacy.entity_matching.normalisation import RULES_TRIED
 
 PIECES = ["0", "00", "1", "7", "12", "345", "9" * 15, "9" * 17, ".", ",", "-", "+", "e", " ", "a"]

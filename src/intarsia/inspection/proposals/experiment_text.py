@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import printable, several
-from intarsia.inspection.proposal import Proposal
+from intarsia.inspection.proposals.proposal import Proposal
+from intarsia.inspection.proposals.table_proposal import TableProposal
 from intarsia.inspection.recommend import Advice
-from intarsia.inspection.table_proposal import TableProposal
 
 _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set

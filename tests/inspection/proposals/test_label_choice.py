@@ -9,8 +9,8 @@ import pytest
 
 from intarsia.data.reader import read
 from intarsia.errors import ExperimentError, TableError
-from intarsia.inspection import id_choice
-from intarsia.inspection.proposal import propose
+from intarsia.inspection.proposals import id_choice
+from intarsia.inspection.proposals.proposal import propose
 
 ROWS = 60
 RNG = np.random.default_rng(8)
@@ -492,6 +492,16 @@ def test_a_note_names_columns_that_say_the_same_in_shared_rows(tmp_path):
     )
     there["body_mass"] = there["body_mass"] + 1  # of which nobody can tell that it is the same
     assert propose([paths[0], written(tmp_path / "c.csv", there)]).notes == ()
+
+
+def test_rare_events_do_not_say_the_same(tmp_path):
+    """Two counts of which 2 % of the rows have any were told to be one, for both are 0 mostly."""
+    at = np.arange(300)
+    falls, burns = (np.where(at % 50 == own, 1 + at // 50 % 3, 0) for own in (3, 17))
+    here = {"id": at, "age": np.resize(AGE, 300), "falls": falls, "ill": at % 7 % 2}
+    there = {"id": at, "burns": burns, "weight_kg": np.resize(OTHER, 300)}
+    paths = [written(tmp_path / "a.csv", here), written(tmp_path / "b.csv", there)]
+    assert propose(paths).notes == ()
 
 
 def test_a_column_s_name_is_looked_at_once_for_all_of_another_table(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from intarsia.data.labels import says_yes
 from intarsia.errors import ExperimentError, listed
-from intarsia.inspection.column_names import (
+from intarsia.inspection.proposals.column_names import (
     LABELS,
     is_amount,
     is_plain_label,
@@ -19,7 +19,7 @@ from intarsia.inspection.column_names import (
     label_rank,
     words,
 )
-from intarsia.inspection.table_proposal import (
+from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
     Column,
     Matched,

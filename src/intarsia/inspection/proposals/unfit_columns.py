@@ -1,0 +1,133 @@
+"""Leave out the columns that are no features, with the reason that the reader itself gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from intarsia.data.column_types import coded_texts, features_of
+from intarsia.data.source import LEAST_ROWS
+from intarsia.errors import TableError, listed
+from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS
+from intarsia.inspection.proposals.column_names import is_id
+from intarsia.inspection.proposals.table_proposal import (
+    LEAST_SHARED,
+    Column,
+    TableProposal,
+    different,
+)
+
+_MOST_MISSING = 0.9  # share of a column that is left out
+_DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
+
+
+def with_no_label(one: TableProposal) -> TableProposal:
+    """Say of numbers that seem to mean a missing value what they are as labels.
+
+    As marks in `missing` they hold for features alone.
+    """
+    source = one.source
+    if source.label is None or not one.columns:
+        return one
+    values = one.values(source.label)
+    _, texts = coded_texts(values, source.label, replace(source, missing=source.missing_words))
+    marks = [text for text in source.missing if text in texts]
+    if not marks:
+        return one
+    why = f"{listed(marks)} {'seem' if len(marks) > 1 else 'seems'} to mean no label"
+    return one.with_keys(
+        {"label_map": why}, label_map={**source.label_map, **dict.fromkeys(marks, "")}
+    )
+
+
+def without_unfit(one: TableProposal) -> TableProposal:
+    """Leave out the columns that are no features, and list those that are codes."""
+    codes = []
+    for own in one.features:
+        why = _unfit(own, one)
+        if why:
+            one = one.without(own.name, why)
+        elif own.coded:
+            codes.append(own.name)
+    return one.with_keys({}, categorical=tuple(codes)) if codes else one
+
+
+def _unfit(own: Column, one: TableProposal) -> str:
+    """Return why a column is no feature; "": it is one."""
+    if not own.texts:
+        return "empty in every row"
+    if own.missing > _MOST_MISSING:
+        return f"missing in {100 * own.missing:.0f} % of the rows"
+    distinct = own.distinct and own.rows >= LEAST_SHARED
+    if distinct and (own.numbered or (own.whole and is_id(own.name))):
+        return "another whole number in every row, as an id has"
+    if own.whole and len(own.texts) > 1 and all(map(_DAY.fullmatch, own.texts)):
+        return "has dates without marks; to learn from it, write them as 2026-01-31 in the table"
+    if own.coded and len(own.texts) > MOST_LEVELS:
+        return f"codes with zeros in front, {len(own.texts):,} different ones"
+    # as the reader would read it, whose reasons these are
+    as_listed = replace(one.source, categorical=(own.name,)) if own.coded else one.source
+    said = ""
+    try:
+        features_of([(own.name, one.values(own.name))], as_listed)
+    except TableError as problem:
+        said = what_is_wrong(problem, own.name)
+    if said.startswith("mixes numbers and text") and len(own.texts) <= MOST_CODES:
+        said += "; or, if its numbers are answers or codes, list it in categorical"
+    if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
+        return "another text in every row"
+    if _MANY_TEXTS in said and own.rows >= LEAST_ROWS * len(own.texts):
+        said += (
+            "; to learn from it, if its texts tell nothing of single rows, list it in categorical, "
+            "and take it out of exclude"
+        )
+    return said
+
+
+_MANY_TEXTS = " different texts in "
+
+
+_AS_NUMBERS = (
+    "has numbers",
+    "has dates",
+    "has times of day",
+    "has durations",
+    "has limits",
+    "has negative numbers",
+)  # how a reason begins of what could be a number
+
+
+def what_is_wrong(problem: TableError, name: str) -> str:
+    """Return what is wrong with a column, without its name."""
+    said = problem.problem.removeprefix(f"column {name!r} ")
+    if said == "has dates or times":
+        advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
+        said += f"; to learn from it, {advice}, and take it out of exclude"
+    if said.startswith(_AS_NUMBERS) and not said.startswith("has dates"):
+        setting = " and without" in said or said.startswith("has limits")
+        advice = problem.advice if setting else problem.without_settings
+        advice = advice.removesuffix(", or leave it out of the table")
+        said += f"; to learn from it, {advice}, and take it out of exclude"
+    if said.startswith("mixes numbers and text"):
+        said += "; correct it, or add it to missing, and take the column out of exclude"
+    return said
+
+
+def without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
+    """Leave out the columns that have one and the same value wherever they are."""
+    levels: dict[str, set[str]] = {}
+    for one in tables:
+        for own in one.features:
+            found = levels.setdefault(one.feature(own), set())
+            found |= different(own.written, 2)
+    kept = []
+    for one in tables:
+        for own in one.features:
+            if len(levels[one.feature(own)]) == 1:
+                why = f"{own.texts[0]!r} in every row that has it"
+                if own.missing:  # as a tick is
+                    why += "; where no value means no, write that into the table"
+                one = one.without(own.name, why)
+        kept.append(one)
+    return kept
