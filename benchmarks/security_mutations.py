@@ -103,6 +103,7 @@ APPROVED = "tests/attacks/test_approved_jobs.py"
 METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
 MEANS = "tests/attacks/test_means_of_others.py"
+ODD_JOBS = "tests/attacks/test_odd_jobs.py"
 ODD_CALLS = "tests/attacks/test_odd_calls.py"
 FLARE_CALLS = "tests/engines/transports/test_nvflare_calls.py"
 FLARE_KITS = "tests/engines/transports/test_nvflare_kits.py"
@@ -243,6 +244,12 @@ MUTATIONS = [
             "if answer.error == GreetingError.__name__:",
             "if False:",
             ODD_SET_UPS,
+        ),
+        (
+            "long names in calls",
+            "if long > _LONGEST or sum(map(len, named)) > _MOST_NAMES:",
+            "if False:",
+            ODD_CALLS,
         ),
         (
             "lines of a site's own in the server's log",
@@ -2362,6 +2369,18 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "experiments that fill a site's disk",
+            "if len(message) > _MOST_EXPERIMENT:",
+            "if False:",
+            ODD_JOBS,
+        ),
+        (
+            "tables of sites that are dealt",
+            "if self._settings.table is not None:  # which `_read` alone",
+            "if False:  # which `_read` alone",
+            BETWEEN_JOBS,
+        ),
         (
             "rounds that the server gives no number",
             "call.round if self._anchor is None else max(call.round, 1)",

@@ -1,6 +1,7 @@
 """Jobs with values that no experiment has: a site refuses them in one sentence, and goes on.
 
 Libraries that compute with very many threads end the process: a job of a network with 50,000 did.
+A name of 30 MB took 120 MB of a site's disk.
 """
 
 from __future__ import annotations
@@ -52,3 +53,12 @@ def test_a_job_computes_with_no_more_threads_than_a_process_can_have(read, threa
 def test_a_job_whose_tables_are_none_is_refused(read, name, value):
     with pytest.raises(RefusedError, match=rf"experiment's {name} is .*; expected a table"):
         read(lambda tree: tree.update({name: value}))
+
+
+def test_a_job_that_would_fill_the_site_s_disk_is_refused(read, tmp_path):
+    read(lambda tree: tree["experiment"].update(name="a" * 1_000_000))
+    before = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    with pytest.raises(RefusedError, match=r"has 6,00.,... bytes, .* at most 1,048,576"):
+        read(lambda tree: tree["experiment"].update(name="\1" * 1_000_000))
+    after = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert after == before

@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 
 import sites
+from intarsia.core.block import Labels
+from intarsia.core.schema import Holding, Schema
 from intarsia.data import table
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.deployment.policy import TrainedRows, TrainedValues, hashed
+from intarsia.deployment.table_metadata import Held
 from intarsia.engines.remote import site
-from intarsia.errors import PolicyError
+from intarsia.errors import PolicyError, RefusedError
 from intarsia.experiment import config as experiment
 from intarsia.protocols.preprocessing import few_values, standardisation
 from key_folders import exchanged
@@ -152,6 +155,29 @@ def test_noise_in_the_model_hides_no_row_from_who_opens_the_weights_in_training(
     label = 1 if row[0] > 0 else -1
     told = row if policy else np.zeros(COLUMNS)
     np.testing.assert_allclose(2 * 0.1 * label * (after - before)[1:], told, atol=1e-8)
+
+
+def dealt(server, description):
+    """Let sites say what they hold as if they were simulated, of whose rows nothing is kept back.
+
+    The server asks for no table: no step compares rows with earlier jobs'.
+    """
+    tree = {**experiment.to_dict(description), "protocol": client_setup.PROTOCOL, "absent": "wait"}
+    said = json.dumps({key: one for key, one in tree.items() if key not in ("client", "published")})
+    known = client_setup.Dealt, Held, Holding, Labels
+    found = server._stage(client_setup.DEAL, said.encode(), *known)
+    held = {name: one.held.train for name, one in found.items()}
+    server._kept = {name: np.ones(len(one.samples), bool) for name, one in held.items()}
+    server._schemas = {"train": Schema(held, found["bank"].labels)}
+    return server._schemas["train"]
+
+
+def test_a_site_has_no_table_dealt_as_nothing_is_kept_back_there(tmp_path, monkeypatch):
+    federation = Federation(tmp_path)
+    monkeypatch.setattr(remote_running.AtSites, "build", dealt)
+    with pytest.raises(RefusedError, match="in deal"):
+        federation.run("out")
+    assert "has a table of its own" in (tmp_path / "bank/errors.log").read_text()
 
 
 @pytest.mark.parametrize("change", ["added", "another key", "another split", "another rule"])

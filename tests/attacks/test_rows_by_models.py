@@ -7,6 +7,7 @@ With as many jobs as there are rows, each with one row less to train on, the ser
 weights of each, and nothing else. Leaving row i out moves them by H⁻¹ x_i r_i / N, up
 to terms of the second order. Over all rows these differences have the second moments
 H⁻¹ (Σ r² x xᵀ) H⁻¹ / N², which is H⁻¹ up to a factor. With it the rows are read up to their length.
+Where all rows stay, jobs with other penalties do: each is as many equations as there are columns.
 privacy/site-refusals.md says so: `jobs_a_day`, `approve` and noise are what there is against it.
 """
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
+from scipy.special import expit
 
 import four_sites
 import sites
@@ -52,6 +55,31 @@ def test_differences_of_models_tell_rows_but_for_their_length():
     noise = rng.normal(size=moved.shape) * np.linalg.norm(whole)  # of a model with noise
     hidden = (moved + noise) @ np.linalg.inv((moved + noise).T @ (moved + noise))
     assert np.median(directions(hidden, x)) < 0.7
+
+
+def test_models_of_the_same_rows_with_other_penalties_tell_all_of_few():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 3)), np.array([1.0, 1.0, 1.0, -1.0, -1.0])
+    jobs = [*zip(np.logspace(-3, 0.5, 12), np.tile([1.0, 3.0, 10.0], 4), strict=True)]
+    weights = []
+    for penalty, constant in jobs:  # [preprocessing] intercept
+        wide = np.column_stack([np.full(5, constant), x])
+        model = LinearClassifier(
+            loss="logistic", regularisation=penalty, fit_intercept=False, tolerance=1e-9
+        )
+        weights.append(model.fit(wide, y).coef_.ravel())
+    # each row times its label, the constant first: at the minimum they add up to the weights
+    told = np.array([[*(w[:1] * c), *w[1:]] for w, (_, c) in zip(weights, jobs, strict=True)])
+    factors = np.array([[p / c**2, *[p] * 3] for p, c in jobs])
+
+    def off(values):
+        rows = np.column_stack([y, values.reshape(5, 3)])
+        return ((expit(-told @ rows.T) @ rows / 5 - factors * told) / (factors * abs(told))).ravel()
+
+    tried = (least_squares(off, rng.normal(size=15), method="lm") for _ in range(20))
+    found = min(tried, key=lambda one: one.cost).x.reshape(5, 3)
+    apart = np.abs(found[:, None] - x * y[:, None]).max(axis=2)
+    assert apart.min(axis=0).max() < 0.01
 
 
 @pytest.mark.parametrize("least", ["", "least_rows = 1\n"])

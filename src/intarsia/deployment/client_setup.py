@@ -106,6 +106,7 @@ if TYPE_CHECKING:
 
 # each is done once in a run, in this order; those of TRANSFORM by their own names
 _ORDER: Final = (READ, DEAL, ENCODE, SETTLE, MEET, *TRANSFORMS, BEGIN, KEEP)
+_MOST_EXPERIMENT: Final = 1 << 20  # bytes, which a site writes into its log and as a request
 _OF_SERVER = ("out", "memory", "state_megabytes", "workers", "ray", "trackers")
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
@@ -271,6 +272,11 @@ class Work:
     def _take_experiment(self, message: bytes) -> Experiment:
         """Take the experiment; refuse what the site's settings, or its policy, do not allow."""
         self._let_in = ""
+        if len(message) > _MOST_EXPERIMENT:
+            raise RefusedError(
+                f"The experiment has {len(message):,} bytes, and a site keeps one of at most "
+                f"{_MOST_EXPERIMENT:,}; leave out what a run over sites does not need."
+            )
         tree = parse_json(message)
         if tree.get("protocol", 1) != PROTOCOL:
             raise VersionError(
@@ -384,6 +390,11 @@ class Work:
 
     def _deal(self, state: Any, message: bytes) -> tuple[Any, Any]:
         job = self._take_experiment(message)
+        if self._settings.table is not None:  # which `_read` alone compares with earlier jobs'
+            raise RefusedError(
+                "This site has a table of its own, and was asked for what a simulated client is "
+                "dealt; run the algorithm as it is at the server."
+            )
         self._admit(message, ())
         found = build(job)
         self._labels = found.labels

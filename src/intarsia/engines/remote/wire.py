@@ -171,6 +171,8 @@ _GREETING = (
     "of the other, or was told something else; see what the log of each says, and who runs it."
 )
 _MOST_WORDS = 400  # letters of these
+_LONGEST = 4_000  # letters of a name in a call, all of which a site writes into its log
+_MOST_NAMES = 1_000_000  # letters of all clients that are asked
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
 
 
@@ -185,6 +187,7 @@ def odd_field(found: object, record: type) -> str:
     """Return what of something is not as a record of the protocol has it, "" if it is all so.
 
     Every call and answer is held against this, with as many names as there are clients.
+    A name that is too long is none: a log would grow by it.
     """
     kinds = _kinds(record)
     if type(found) is not record:
@@ -194,6 +197,9 @@ def odd_field(found: object, record: type) -> str:
         named = value if isinstance(value, tuple) else ()
         if type(value) is not kind or {type(one) for one in named} - {str}:
             return f"{name} is {shown(repr(value))[:80]}"
+        long = len(value) if type(value) is str else max(map(len, named), default=0)
+        if long > _LONGEST or sum(map(len, named)) > _MOST_NAMES:
+            return f"{name} has more letters than a log takes"
     return ""
 
 
