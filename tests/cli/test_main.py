@@ -199,6 +199,20 @@ def test_help_is_shown_without_the_libraries_that_are_slow_to_import():
 # -- stops and failures, with a run that stops or fails at once
 
 
+def test_a_command_on_a_table_of_duckdb_ends_without_a_word_of_the_library(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(str(tmp_path / "bank.duckdb")) as bank:
+        bank.sql("create table t as select i as id, i % 7 as a, i % 2 as y from range(60) r(i)")
+    (tmp_path / "bank.toml").write_text(
+        '[experiment]\nname = "bank"\n[algorithm]\nname = "hyfdca"\nloss = "logistic"\n'
+        '[[client]]\nname = "bank"\nurl = "duckdb:///bank.duckdb"\nquery = "select * from t"\n'
+        'id = "id"\nlabel = "y"\n'
+    )
+    words = [sys.executable, "-m", "intarsia", "inspect", "bank.toml"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def pretend(
     monkeypatch: pytest.MonkeyPatch,
     problem: BaseException,

@@ -135,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _handle(handlers)
         else:  # the process ends now, and what libraries do at its end is not to be broken
             _end_undisturbed()
-            gc.freeze()  # all goes now: looking for cycles once more takes as long as a training
+            if "duckdb" not in sys.modules:  # which lists on the terminal what is not collected
+                gc.freeze()  # all goes now: to look for cycles once more takes as long as training
 
 
 def _main(arguments: Sequence[str] | None) -> int:
