@@ -115,8 +115,10 @@ def as_text(values: Sequence[Any] | NDArray[Any], kind: pa.DataType | None = Non
     """Return values as texts, or as bytes where some are such or `kind` is: bytes are no text."""
     if any(isinstance(one, bytes) for one in values):
         kind = pa.binary()
-    texts = [one if isinstance(one, bytes) or _absent(one) else str(one) for one in values]
-    return pa.array([None if _absent(one) else one for one in texts], kind or pa.string())
+    texts = [
+        None if _absent(one) else one if isinstance(one, bytes) else str(one) for one in values
+    ]
+    return pa.array(texts, kind or pa.string())
 
 
 def _may_have_nul(column: pa.ChunkedArray) -> bool:
