@@ -470,14 +470,27 @@ def inspect(
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     if read is None and described.dataset is None:
         once = federation.read_tables(described)
-        read = once.copy  # for both that follow
+        read = once.copy  # for both that look at them
+    chosen = described.algorithm if tables is None else None
+    return inspection_of(described, read, chosen, picture)
+
+
+def inspection_of(
+    described: Experiment,
+    read: federation.Tables | None,
+    chosen: str | None,
+    picture: str | Path | None = None,
+) -> Inspection:
+    """Return what `inspect` does, of tables that were read already; None: of a data set.
+
+    `chosen` is the algorithm that remarks are about; None: the one that fits.
+    """
     obstacle = _obstacle(described, read)  # first, as each block is to be there once
     blocks, labels, rare = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
-    chosen = described.algorithm if tables is None else None
     advice = advise(schema, chosen, described.labels)
     coded: tuple[str, ...] = ()
-    if tables is not None or described.dataset is None:
+    if read is not None:
         coded = notes_on_codes(classes_at(blocks, labels), labels, described.labels)
         if described.hyperparameters.get("loss", "squared") == "squared":
             coded += notes_on_label(blocks, labels)

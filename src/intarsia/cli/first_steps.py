@@ -17,6 +17,7 @@ from intarsia.errors import ExperimentError, FederationError, listed, nearest
 
 if TYPE_CHECKING:
     from intarsia.api import Inspection
+    from intarsia.data.table import Table
     from intarsia.inspection.proposals.proposal import Proposal
 
 _FILE = Path("mine.toml")  # unless --out names another
@@ -42,6 +43,7 @@ def write_proposal(
     from intarsia.core.memory import give_back
     from intarsia.core.settings import toml_tree
     from intarsia.experiment.config import from_dict
+    from intarsia.experiment.federation import read_tables
     from intarsia.inspection.proposals.experiment_text import (
         LEAST_PENALTY,
         dictionary_of,
@@ -59,6 +61,8 @@ def write_proposal(
     if columns:
         _to_write(dictionary, overwrite=overwrite)
 
+    tables: dict[str, Table] = {}  # as all files that follow say them: read once
+
     def inspected(
         advice: Advice, algorithm: str, task: str, regularisation: float = LEAST_PENALTY
     ) -> tuple[str, Inspection]:
@@ -66,13 +70,15 @@ def write_proposal(
         how = advice, algorithm, place
         text = experiment_text(proposal, *how, numbers=numbers, regularisation=regularisation)
         described = from_dict(toml_tree(text, file), file.parent, file.stem)
-        if not columns:
-            return text, api.inspect(described)
         with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
-            now = Path(folder) / dictionary.name  # it is written with the file, or not at all
-            now.write_text(columns, encoding="utf-8")
-            named = replace(described.alignment, dictionary=str(now))
-            return text, api.inspect(replace(described, alignment=named))
+            if columns:
+                now = Path(folder) / dictionary.name  # it is written with the file, or not at all
+                now.write_text(columns, encoding="utf-8")
+                named = replace(described.alignment, dictionary=str(now))
+                described = replace(described, alignment=named)
+            if not tables:
+                tables.update(read_tables(described))
+            return text, api.inspection_of(described, tables.copy, algorithm)
 
     try:
         _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits

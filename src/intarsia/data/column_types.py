@@ -61,7 +61,7 @@ _EXACT_ROLES = (
 )  # of columns where a number never stands for a missing value
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})
 _MANY = 500  # rows, of which calls of Arrow for each column take less time than loops of Python
-_EXACT = 2**53  # up to here a float64 holds every whole number
+EXACT = 2**53  # up to here a float64 holds every whole number
 # of ids, as Arrow matches them
 _WHOLE = r"^-?(0|[1-9][0-9]*)(\.0+)?$"
 _WITH_ZEROS = r"^[+-]?[0-9]+(\.0+)?$"
@@ -248,16 +248,24 @@ class _Column:
             return None
         # the first rows tell of most columns of other texts, which would be encoded for nothing
         first = self._encoded(self.values.slice(0, _MANY))
-        return None if first is None else self._encoded(self.values)
+        found = self._encoded(self.values) if first[1].plain else first
+        return found if found[1].plain else None
 
-    def _encoded(self, values: pa.ChunkedArray) -> tuple[NDArray[np.int32], Texts] | None:
+    def _encoded(self, values: pa.ChunkedArray) -> tuple[NDArray[np.int32], Texts]:
         encoded = values.cast(pa.string()).combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
         codes = array_of(encoded.indices, -1).astype(np.int32, copy=False)
-        codes, texts = Texts(encoded.dictionary).without(missing, codes)
-        return (codes, texts) if texts.plain else None
+        return Texts(encoded.dictionary).without(missing, codes)
+
+    @property
+    def texts_of_many(self) -> tuple[NDArray[np.int32], Texts]:
+        """Return the codes (samples,) of a column of many rows, -1 where missing, and the texts."""
+        codes, texts = self._encoded(self._as_text)
+        codes, texts = texts.trimmed(codes)
+        missing = {text.strip() for text in self.source.missing}
+        return texts.without({*missing, *texts.like(r"^(?i:nan|null)?$")}, codes)
 
     @cached_property
     def texts(self) -> tuple[NDArray[np.intp], list[str | None]]:
@@ -302,7 +310,7 @@ class _Column:
     def _check_whole(self) -> None:
         """Raise if one of 64-bit whole numbers is another one as a float64."""
         span = arrow.min_max(self.values).as_py()
-        if max(abs(span["min"] or 0), abs(span["max"] or 0)) <= _EXACT:
+        if max(abs(span["min"] or 0), abs(span["max"] or 0)) <= EXACT:
             return
         back = self.values.cast(pa.float64(), safe=False).cast(self.values.type, safe=False)
         changed = arrow.fill_null(arrow.not_equal(back, self.values), False)
@@ -314,7 +322,7 @@ class _Column:
         advice = "a feature of so many digits is mostly a code: list the column in "
         return self.source.error(
             f"{self.name} has {text} in row {row}, beyond the whole numbers that a float64 holds "
-            f"exactly (up to 2^53 = {_EXACT})",
+            f"exactly (up to 2^53 = {EXACT})",
             advice + "exclude or in categorical, or divide it by a power of ten",
             "divide it by a power of ten, or leave the column out of the table",
         )
@@ -342,7 +350,7 @@ class _Column:
             if None in figures:
                 return None
             for text, figure in zip(texts, figures, strict=True):
-                if text is not None and _EXACT <= abs(figure or 0.0) < np.inf:
+                if text is not None and EXACT <= abs(figure or 0.0) < np.inf:
                     self._check_exact(text, figure)
             values = np.array([*figures, np.nan], np.float64)[codes]
         else:
@@ -376,7 +384,7 @@ class _Column:
             return None
         codes, texts = self.plain
         figures = texts.figures
-        return None if (np.abs(figures) >= _EXACT).any() else np.append(figures, np.nan)[codes]
+        return None if (np.abs(figures) >= EXACT).any() else np.append(figures, np.nan)[codes]
 
     def levels(self) -> Category:
         """Return the column as a category."""
@@ -826,11 +834,11 @@ def _check_whole_ids(own: _Column, ids: pa.ChunkedArray) -> None:
     short = next(iter(ids.filter(arrow.match_substring_regex(ids, _SHORTENED)).to_pylist()), None)
     if short is None and types.is_floating(own.values.type):
         texts: list[str] = ids.to_pylist()
-        short = next((text for text in texts if abs(number(text) or 0.0) > _EXACT), None)
+        short = next((text for text in texts if abs(number(text) or 0.0) > EXACT), None)
     if short is not None:
         raise own.source.error(
             f"{own.name} has {short!r}, a number of which digits may be lost, so that two ids "
-            f"can be one (decimal numbers are exact up to 2^53 = {_EXACT})",
+            f"can be one (decimal numbers are exact up to 2^53 = {EXACT})",
             "write ids in full, as whole numbers or as text",
         )
 
@@ -985,8 +993,8 @@ def coded_texts(
     Numbers, dates and truth values are written as text. TableError for bytes, lists and the like.
     """
     own = _Column.of(column, name, source)
-    if own.plain is not None:
-        return own.plain
+    if len(own.values) >= _MANY:
+        return own.texts_of_many
     codes, texts = own.texts
     places: dict[str, int] = {}  # blanks around a text may have told two apart
     target = [-1 if one is None else places.setdefault(one, len(places)) for one in texts]

@@ -84,8 +84,11 @@ def spellings_of(texts: Sequence[str]) -> list[tuple[str, str | None]]:
 def are_numbers(texts: Iterable[str], decimal: str = ".", thousands: str | None = None) -> bool:
     """Return whether all of some texts are numbers in a spelling."""
     point = decimal == "."
-    if isinstance(texts, Texts) and (point or thousands is None) and texts.plain:
-        return point or not texts.any_like(r"\.")
+    if isinstance(texts, Texts):
+        if (point or thousands is None) and texts.plain:
+            return point or not texts.any_like(r"\.")
+        if not point and thousands is None and texts.with_point.plain:
+            return True
     return all(number(text, decimal, thousands) is not None for text in texts)
 
 
@@ -177,10 +180,11 @@ def is_date(text: str, order: str = "days") -> bool:
     return last or _YEAR_FIRST.fullmatch(text) is not None
 
 
-def date_orders(texts: Iterable[str]) -> list[str]:
-    """Return by which of a source's `dates` all of some texts are dates that exist."""
-    given = list(texts)
-    found = [one for one in ("days", "day first", "month first") if all_dates(given, one)]
+def date_orders(*columns: Iterable[str]) -> list[str]:
+    """Return by which of a source's `dates` all texts of some columns are dates that exist."""
+    given = [texts if isinstance(texts, Texts) else list(texts) for texts in columns]
+    orders = ("days", "day first", "month first")
+    found = [one for one in orders if all(all_dates(texts, one) for texts in given)]
     return ["days"] if "days" in found else found
 
 

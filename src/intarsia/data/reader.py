@@ -167,10 +167,13 @@ def values_size(source: Source) -> float:
 _UNPACKED = 4  # times the size of a packed file
 
 
-def columns_of(source: Source, folder: Path | None = None) -> pa.Table | ParquetColumns | None:
+def columns_of(
+    source: Source, folder: Path | None = None, *, as_text: bool = False
+) -> pa.Table | ParquetColumns | None:
     """Return a table's columns before anything is made of them; None: the file has a matrix.
 
     With a folder, they lie on its disk; those of a Parquet file are read when they are asked for.
+    With `as_text` all columns of a CSV file stay text.
     TableError if the source cannot be read.
     """
     kind, path = _checked_format(source), Path(source.path or "")
@@ -179,7 +182,9 @@ def columns_of(source: Source, folder: Path | None = None) -> pa.Table | Parquet
         return found
     if kind == "parquet":
         return ParquetColumns(path, source)
-    return delimited_text(_opened(path, source, folder), source, folder) if kind == "csv" else None
+    if kind != "csv":
+        return None
+    return delimited_text(_opened(path, source, folder), source, folder, as_text=as_text)
 
 
 def _databases(source: Source) -> Any:

@@ -18,10 +18,11 @@ _PLAIN = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$"
 
 
 class Texts(Sequence[str]):
-    """Texts without repeats, none of them null: Python's own would take seven times the memory."""
+    """Texts, none of them null: Python's own would take seven times the memory."""
 
     def __init__(self, values: pa.StringArray) -> None:
         self._values = values
+        self._shared: dict[Texts, int] = {}
 
     @classmethod
     def of(cls, values: Collection[str]) -> Texts:
@@ -41,13 +42,25 @@ class Texts(Sequence[str]):
     def __getitem__(self, place: slice) -> Sequence[str]: ...
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         if isinstance(place, slice):
-            return Texts(self._values.take(pa.array(range(len(self))[place], pa.int64())))
+            return self.at(np.arange(len(self))[place])
         return str(self._values[range(len(self))[place]].as_py())
+
+    def at(self, places: NDArray[np.integer[Any]]) -> Texts:
+        """Return the texts at some places, in a way that does not import pandas."""
+        letters = pa.py_buffer(np.ascontiguousarray(places, np.int64))
+        chosen = pa.Array.from_buffers(pa.int64(), len(places), [None, letters])
+        return Texts(self._values.take(chosen))
 
     @cached_property
     def plain(self) -> bool:
         """Return whether all are numbers as programs write them, with a decimal point."""
         return self.all_like(_PLAIN)
+
+    @property
+    def with_point(self) -> Texts:
+        """Return the texts with a point for each comma; what had a point is then no number."""
+        others = arrow.replace_substring(self._values, ".", "-.")
+        return Texts(arrow.replace_substring(others, ",", "."))
 
     def all_like(self, pattern: str) -> bool:
         """Return whether all have a pattern, of RE2, in them; of no text, too."""
@@ -57,13 +70,49 @@ class Texts(Sequence[str]):
         """Return whether one has a pattern, of RE2, in it."""
         return bool(arrow.any(self._like(pattern), min_count=0).as_py())
 
+    def like(self, pattern: str) -> Texts:
+        """Return the texts that have a pattern, of RE2, in them, in their order."""
+        return Texts(self._values.filter(self._like(pattern)))
+
+    def unlike(self, pattern: str) -> Texts:
+        """Return the texts that do not have a pattern, of RE2, in them, in their order."""
+        return Texts(self._values.filter(arrow.invert(self._like(pattern))))
+
     def _like(self, pattern: str) -> pa.BooleanArray:
         return arrow.match_substring_regex(self._values, pattern)
+
+    def shared(self, others: Texts) -> int:
+        """Return how many of these texts, each once, are among others, each once."""
+        if others not in self._shared:
+            found = arrow.sum(arrow.is_in(self._values, others._values)).as_py() or 0
+            self._shared[others] = others._shared[self] = int(found)
+        return self._shared[others]
+
+    def in_small_letters(self) -> Texts:
+        """Return texts of ASCII in small letters, each once."""
+        return Texts(arrow.ascii_lower(self._values).unique())
 
     @property
     def figures(self) -> NDArray[np.float64]:
         """Return the numbers that plain texts are, (texts,)."""
         return np.asarray(array_of(self._values.cast(pa.float64())))
+
+    @classmethod
+    def numbered(cls, columns: Sequence[Texts]) -> list[NDArray[np.int64]]:
+        """Return numbers that are equal where texts of several columns are, (texts,) of each."""
+        every = pa.chunked_array([own._values for own in columns], pa.string())
+        codes = every.dictionary_encode().combine_chunks()
+        ends = np.cumsum([len(own) for own in columns])[:-1]
+        return np.split(array_of(codes.indices).astype(np.int64), ends)
+
+    def trimmed(self, codes: NDArray[np.int32]) -> tuple[NDArray[np.int32], Texts]:
+        """Return codes and texts, each once, without the blanks around them."""
+        values = arrow.utf8_trim_whitespace(self._values)
+        if values.equals(self._values):
+            return codes, self
+        found = values.dictionary_encode()
+        places = array_of(found.indices).astype(np.int32)
+        return np.append(places, np.int32(-1))[codes], Texts(found.dictionary)
 
     def without(
         self, some: Collection[str], codes: NDArray[np.int32]

@@ -362,7 +362,8 @@ def parties(
         notes = notes_on_other(found, encoding) + notes_on_words(_public_levels(found))
         notes += (*_notes_on_label_columns(found), *notes_on_ids(_ids_of(found)))
         notes += _notes_on_groups(found)
-        blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
+        # who only looks at them writes out no rows of levels
+        blocks = {n: encode(found.pop(n), encoding, later=True) for n in list(found)}
         return blocks, encoding.labels, notes
     whole = replace(experiment, split=Split(test=0.0))
     blocks, _, labels, *_ = _dealt(whole, experiment.dataset)

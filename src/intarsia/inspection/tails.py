@@ -38,11 +38,25 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
     these are wide; or that alone are below 0. The amounts have ten values, or are counts with five.
     """
     known = values[np.isfinite(values)]
-    amounts, counts = np.unique(known, return_counts=True)
+    codes = stand_ins_among(*np.unique(known, return_counts=True))
+    return amounts_among(known, codes), codes
+
+
+def amounts_among(values: Array, stand_ins: Sequence[int]) -> Array:
+    """Return the numbers of a column, (rows,), that do not stand for a missing value."""
+    known = values[np.isfinite(values)]
+    return known[~np.isin(known, stand_ins)] if stand_ins else known
+
+
+def stand_ins_among(amounts: Array, counts: NDArray[np.intp]) -> tuple[int, ...]:
+    """Return what `amounts_of` says may stand for a missing value.
+
+    Of different numbers, ascending, and how many rows have each: (numbers,) both.
+    """
     often = (counts >= LEAST_ROWS) & (amounts == np.round(amounts)) & (amounts != 0)
     codes: list[int] = []
     if not often.any():
-        return known, ()
+        return ()
     for sign in (1, -1, 1):  # from below, from above, and without what is there once more
         own, repeated = (sign * amounts)[::sign], often[::sign]
         for many in range(1, min(_MOST_CODES, len(own) - LEAST_COUNTS) + 1):
@@ -55,7 +69,7 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
                 kept = ~np.isin(amounts, codes)
                 amounts, often = amounts[kept], often[kept]
                 break
-    return known[~np.isin(known, codes)], tuple(sorted(codes))
+    return tuple(sorted(codes))
 
 
 def _are_counts(values: Array) -> bool:

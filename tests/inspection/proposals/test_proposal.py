@@ -76,5 +76,5 @@ def test_tables_that_are_large_for_the_memory_lie_on_disk_meanwhile(
     assert set(folders) == ({tmp_path} if ending == "csv" else set())
     assert own.tables[0].source == usual.tables[0].source
     for name, column in usual.tables[0].columns.items():
-        assert_array_equal(own.tables[0].columns[name].canonical, column.canonical)
+        assert_array_equal(own.tables[0].columns[name].canonical(), column.canonical())
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted({"bank.csv", path.name})

@@ -50,8 +50,10 @@ _UTF_8 = ("utf-8", "ascii")  # encodings whose bytes are those of UTF-8, as Pyth
 _LARGE = 2.0**63  # whole numbers from here on are no integers of Arrow
 
 
-def delimited_text(opened: Opened, source: Source, folder: Path | None = None) -> pa.Table:
-    """Return the columns of a CSV file; ids, labels and listed categories stay text.
+def delimited_text(
+    opened: Opened, source: Source, folder: Path | None = None, *, as_text: bool = False
+) -> pa.Table:
+    """Return the columns of a CSV file; ids, labels and listed categories stay text, or all do.
 
     Blanks around a name do not count. Arrow reads what `opened` opens some at a time: a file as a
     whole in memory would cost as much as reading it does. With a folder, what it read lies on its
@@ -60,7 +62,8 @@ def delimited_text(opened: Opened, source: Source, folder: Path | None = None) -
     _take_threads_that_there_are()
     opened, quoted, hexadecimal = _utf_8(opened, source, folder)
     header, separator = _header(opened, source)
-    as_text = {name for name in (source.id, source.label, *source.categorical) if name}
+    named = {name for name in (source.id, source.label, *source.categorical) if name}
+    named = {name.strip() for name in header} if as_text else named
     # what a number or a text stands for, a column's role says
     missing = {*source.missing_words, "", "NaN", "nan", "null", "NULL"}
     reader = _Reader(
@@ -76,14 +79,14 @@ def delimited_text(opened: Opened, source: Source, folder: Path | None = None) -
         folder,
     )
 
-    def read(as_text: set[str]) -> pa.Table:
-        return reader.table(opened, [name for name in header if name.strip() in as_text])
+    def read(texts: set[str]) -> pa.Table:
+        return reader.table(opened, [name for name in header if name.strip() in texts])
 
     try:
-        found = read(as_text)
+        found = read(named)
         # which digits they have, only the text says
         if unclear := _unclear(found, hexadecimal=hexadecimal):
-            found = read(as_text | unclear)
+            found = read(named | unclear)
     except pa.ArrowInvalid as error:
         _check_quotes(opened, separator, source)
         values = several(len(header), "value")

@@ -28,6 +28,7 @@ from intarsia.inspection.proposals.unfit_columns import what_is_wrong
 
 _ENCODINGS = ("utf-16", "cp1252", "latin-1")  # tried where a file is not UTF-8
 _FEW_AMOUNTS = 2  # texts; more that end in one word are amounts with a unit
+_FIRST = 100  # texts of a column that are looked at before all of them
 _LEAST_AMOUNTS = 10  # different numbers beside limits; of fewer, "<1" may be a category
 
 
@@ -71,13 +72,8 @@ def _read(source: Source, folder: Path | None) -> tuple[Source, pa.Table | Parqu
     for encoding in (None, *_ENCODINGS):
         one = replace(source, encoding=encoding)
         try:
-            found = columns_of(one, folder)
-            if not isinstance(found, pa.Table) or one.path is None:
-                return one, found
-            names = tuple(found.column_names)
-            del found  # which takes as much memory as what is read now
             # as text: a number may be an id whose zeros matter
-            return one, columns_of(replace(one, categorical=names), folder)
+            return one, columns_of(one, folder, as_text=True)
         except TableError as problem:
             first = first or problem
             if "which are not UTF-8" not in str(first) and "which is UTF-16" not in str(first):
@@ -104,8 +100,9 @@ def _column(name: str, codes: NDArray[np.int32], texts: Texts, source: Source) -
     codes, texts = texts.without([one.strip() for one in source.missing], codes)
     if not len(texts):
         return Column(name, codes, texts, None)
-    if texts.plain and source.decimal == ".":
-        return Column(name, codes, texts, array("d", (texts.figures + 0.0).tobytes()))
+    plain = texts.with_point if source.decimal == "," else texts
+    if plain.plain:
+        return Column(name, codes, texts, array("d", (plain.figures + 0.0).tobytes()))
     figures = array("d")
     for one in texts:
         figure = number(_bare(one, name, source), source.decimal, source.thousands)
@@ -122,20 +119,28 @@ def _with_units(source: Source, texts: Mapping[str, tuple[NDArray[np.int32], Tex
     for name, (_, own) in texts.items():
         if own.plain:
             continue
-        given = [one for one in own if re.search(r"\d", one)]
-        beyond = [one for one in given if limit_of(one)]
-        bare = [limit_of(one) or one for one in given]
-        unit = unit_of(bare, _FEW_AMOUNTS)
-        plain = [without_unit(one, unit) for one in bare]
-        amounts = spellings_of(plain) and not any(re.match(r"0\d", one) for one in plain)
-        few = len(given) - len(beyond) < _LEAST_AMOUNTS
-        if not given or not amounts or (beyond and few) or is_id(name):
+        given = own.like(r"\p{Nd}")
+        # where some of the texts are no amounts, all of them are none
+        if not given or is_id(name) or not _are_amounts(given[:_FIRST])[0]:
+            continue
+        amounts, unit, beyond = _are_amounts(given)
+        if not amounts or (beyond and len(given) - beyond < _LEAST_AMOUNTS):
             continue
         if unit:
             units[name] = unit
         if beyond:
             limits.append(name)
     return replace(source, units=units, limits=tuple(limits))
+
+
+def _are_amounts(given: Sequence[str]) -> tuple[bool, str, int]:
+    """Return whether all texts are numbers, which unit they all have, and how many are limits."""
+    limits = [limit_of(one) for one in given]
+    bare = [limit or one for limit, one in zip(limits, given, strict=True)]
+    unit = unit_of(bare, _FEW_AMOUNTS)
+    plain = [without_unit(one, unit) for one in bare]
+    amounts = spellings_of(plain) and not any(re.match(r"0\d", one) for one in plain)
+    return bool(amounts), unit, sum(map(bool, limits))
 
 
 def with_units_of_amounts(one: TableProposal) -> TableProposal:
@@ -163,8 +168,11 @@ def _spelled(
     reasons: dict[str, str] = {}
     if source.encoding is not None:
         reasons["encoding"] = "the file is not UTF-8"
+    with_signs = {*source.units, *source.limits}
     bare = {
-        name: (codes, own if own.plain else Texts.of([_bare(one, name, source) for one in own]))
+        name: (codes, Texts.of([_bare(one, name, source) for one in own]))
+        if name in with_signs
+        else (codes, own)
         for name, (codes, own) in texts.items()
     }
     words = missing_words(bare)

@@ -16,11 +16,13 @@ from intarsia.data.column_types import ids_of
 from intarsia.data.formats.parquet import ParquetColumns, row_numbers
 from intarsia.data.parsing import date_orders, day, number
 from intarsia.data.reader import ending_of
+from intarsia.data.texts import Texts
 from intarsia.errors import TableError, listed, several
 from intarsia.experiment.entity_alignment import notes_on_ids
 from intarsia.inspection.proposals.column_names import is_amount, is_id, is_person, numbers_rows
 from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
+    MOST_ROWS,
     Column,
     Matched,
     TableProposal,
@@ -43,8 +45,11 @@ _FEWEST_GROUPS = 10  # different values of a column that may tell persons
 
 def with_ids(
     tables: Sequence[TableProposal], wanted: Sequence[str]
-) -> tuple[list[TableProposal], tuple[Rule, ...], list[str]]:
-    """Return the tables with the columns of their ids, the rules of alignment, and notes."""
+) -> tuple[list[TableProposal], tuple[Rule, ...], Matched, list[str]]:
+    """Return the tables with the columns of their ids, the rules of alignment, and notes.
+
+    And which rows of them have the same id.
+    """
     notes: list[str] = []
     if wanted:
         chosen = {
@@ -72,10 +77,10 @@ def with_ids(
     notes += () if wanted else _notes_on_keys_of_two(tables)
     if not wanted:
         tables = _apart_where_values_differ(tables, matched, notes)
-        matched = Matched(tables, rules)
+        matched.keep({one.source.name for one in tables if one.source.id is not None})
     whole = {name: own.dtype.kind != "U" for name, own in ids.items()}
     tables = _alike(tables, whole, rules)
-    return [_told_ids(one, tables, matched, wanted) for one in tables], rules, notes
+    return [_told_ids(one, tables, matched, wanted) for one in tables], rules, matched, notes
 
 
 def notes_on_ids_as_features(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
@@ -107,7 +112,7 @@ def _notes_on_keys_of_two(tables: Sequence[TableProposal]) -> list[str]:
     for one, other in combinations([one for one in tables if one.source.id is None], 2):
         for pair in [pair for pair in one.keys_of_two if pair in other.keys_of_two]:
             first, second = (
-                {*zip(*(table.columns[name].canonical.tolist() for name in pair), strict=True)}
+                {*zip(*(table.columns[name].canonical().tolist() for name in pair), strict=True)}
                 for table in (one, other)
             )
             shared, most = len(first & second), min(one.rows, other.rows)
@@ -235,7 +240,7 @@ def _likeness(first: Column, second: Column) -> float:
     same = first.name.casefold() == second.name.casefold()
     named = same or (is_id(first.name) and is_id(second.name))
     most = min(first.rows, second.rows)
-    shared = len(first.values_there & second.values_there)
+    shared = first.values_there.shared(second.values_there)
     written = any(own.coded or own.figures is None for own in (first, second))  # as a rule changes
     if 2 * shared < most and (named or written):
         shared = _most_shared(first, second)
@@ -269,7 +274,7 @@ def _times_by_chance(first: Column, second: Column) -> bool:
     """
     if first.figures is not None or second.figures is not None:
         return False
-    orders = date_orders([*first.texts, *second.texts])
+    orders = date_orders(first.texts, second.texts)
     if not orders:
         return False
     a, b = ({day(text, orders[0]) or 0.0 for text in one.texts} for one in (first, second))
@@ -281,16 +286,18 @@ def _times_by_chance(first: Column, second: Column) -> bool:
 def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
     """Return how many values the pairs of columns have in common after rules."""
     own = [
-        {*tried(np.array([*one.values_there], np.str_), rules)} if rules else one.values_there
+        Texts.of({*tried(np.array([*one.values_there], np.str_), rules)})
+        if rules
+        else one.values_there
         for one in columns
     ]
-    return sum(len(one & other) for one, other in combinations(own, 2))
+    return sum(one.shared(other) for one, other in combinations(own, 2))
 
 
 def _most_shared(first: Column, second: Column) -> int:
     """Return how many values two columns have in common by the rules that match most."""
-    shared = len(first.values_there & second.values_there)
-    if len(first.under_all_rules & second.under_all_rules) <= shared:
+    shared = first.values_there.shared(second.values_there)
+    if first.under_all_rules.shared(second.under_all_rules) <= shared:
         return shared  # no rule makes more alike
     return _shared([first, second], _fewest_rules([first, second]))
 
@@ -329,7 +336,7 @@ def _refuse_repeats(
                     continue  # few values, or plain numbers, may be the same by chance
                 if known is None and not (telling and own.name == name):
                     continue  # of another table's columns with a value for each row it may be any
-                shared = len(own.values_there & ids.values_there)
+                shared = own.values_there.shared(ids.values_there)
                 if (ids.distinct and 2 * shared > len(own.texts)) or (
                     telling and _meant_as_id(own, ids)
                 ):
@@ -394,7 +401,7 @@ def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
     shared = _shared(columns, ())
     pairs = combinations(columns, 2)
     if shared == most or shared >= sum(
-        len(one.under_all_rules & other.under_all_rules) for one, other in pairs
+        one.under_all_rules.shared(other.under_all_rules) for one, other in pairs
     ):
         return ()
     return _fewest_rules(columns)
@@ -428,9 +435,10 @@ def _apart_where_values_differ(
         alike = chance = 0.0
         compared = []
         pairs = _comparable(one, other) if len(first) >= LEAST_SHARED else {}
+        some = slice(None, None, 1 + len(first) // MOST_ROWS)
         for name, its in pairs.items():
             a, b = (
-                np.char.lower(table.columns[own].canonical[rows])
+                np.char.lower(table.columns[own].canonical(rows[some]))
                 for table, own, rows in ((one, name, first), (other, its, second))
             )
             known = (a != "") & (b != "")

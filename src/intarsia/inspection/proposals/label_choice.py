@@ -293,7 +293,7 @@ def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> 
             a, b = _mapped_labels(one)[first], _mapped_labels(other)[second]
             wrong = int(((a != b) & (a != "") & (b != "")).sum())
             same = {} if one.source.label_map else other_words(a, b)
-            if wrong and same.keys() >= {*one.columns[str(one.source.label)].canonical} - {""}:
+            if wrong and same.keys() >= {*one.columns[str(one.source.label)].written} - {""}:
                 why = f"as {other.source.name} writes it in all {len(a):,} shared rows"
                 one = one.with_keys({"label_map": why}, label_map=same)
             elif wrong:
@@ -306,7 +306,7 @@ def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> 
 
 def _mapped_labels(one: TableProposal) -> NDArray[np.str_]:
     """Return a table's labels as its map writes them."""
-    labels = one.columns[str(one.source.label)].canonical.tolist()
+    labels = one.columns[str(one.source.label)].canonical().tolist()
     return np.array([str(one.source.label_map.get(text, text)) for text in labels], np.str_)
 
 

@@ -37,6 +37,9 @@ _AMONG_NUMBERS = {
 # among words, where no other value is made of signs alone, as + and ++ are
 _AMONG_WORDS = {"-", "–", "—", ".", "..", "...", "?", "??", "/"}
 _INFINITE = re.compile(r"[+-]?(inf(inity)?|\d{1,3}(\.\d*)?e\+?\d{3,4})", re.IGNORECASE)
+# patterns of RE2
+_SURELY = f"^(?i:{'|'.join(map(re.escape, sorted(_ALWAYS)))})$"
+_FIGURE, _LETTER, _HUGE = r"\p{Nd}", r"[\pL\pN_]", r"[eE]\+?[0-9]{3}|[0-9]{300}"
 _MOST_WORDS = 3  # among the numbers of a column, that are taken for missing and not well known
 _LEAST_NUMBERS = 10  # different ones, beside such words
 
@@ -54,17 +57,19 @@ def missing_words(
     for name, (codes, own) in texts.items():
         if own.plain:
             continue
-        given = [*own]
-        always = [one for one in given if one.casefold() in _ALWAYS]
+        always = [*own.like(_SURELY)]
         found |= dict.fromkeys(always)
-        others = [one for one in given if one not in always]
-        words = [one for one in others if _is_word(one)]
-        rest = [one for one in others if one not in words]
-        if not words or not rest or not spellings_of(rest):
-            signs = [one for one in words if not re.search(r"\w", one)]
-            told = len(others) - len(signs) > 1 and _AMONG_WORDS.issuperset(signs)
+        given = own.unlike(_SURELY)
+        figured, others = given.like(_FIGURE), given.unlike(_FIGURE)
+        # a number beyond those of 64 bits is a word, as "inf" is
+        infinite = {one for one in figured.like(_HUGE) if math.isinf(number(one) or 0.0)}
+        rest = Texts.of([one for one in figured if one not in infinite]) if infinite else figured
+        if not (others or infinite) or not rest or not spellings_of(rest):
+            signs = [*others.unlike(_LETTER)]
+            told = len(given) - len(signs) > 1 and _AMONG_WORDS.issuperset(signs)
             (found if told else kept).update(dict.fromkeys(signs))
             continue
+        words = [one for one in given if one in {*others, *infinite}] if infinite else [*others]
         known = [
             one for one in words if one.casefold() in _AMONG_NUMBERS or _INFINITE.fullmatch(one)
         ]
@@ -77,9 +82,3 @@ def missing_words(
         cells.update({one: count[one] for one in words if one not in known})
     found = {one: None for one in found if one not in kept}
     return [*found, *(one for one, many in cells.items() if many >= LEAST_ROWS)]
-
-
-def _is_word(text: str) -> bool:
-    """Return whether a text is none of a number's: it has no figure, or says an infinite one."""
-    figure = number(text)
-    return math.isinf(figure) if figure is not None else not re.search(r"\d", text)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from intarsia.data.labels import are_no_and_yes, spelled_apart
 from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
+    MOST_ROWS,
     Column,
     Matched,
     TableProposal,
@@ -88,7 +89,9 @@ def _says_other(
 ) -> bool:
     """Return whether most rows that two tables share have other values in a column of each."""
     first, second = matched.rows(one.source.name, other.source.name)
-    a, b = one.columns[name].canonical[first], other.columns[kept].canonical[second]
+    some = slice(None, None, 1 + len(first) // MOST_ROWS)
+    a = one.columns[name].canonical(first[some])
+    b = other.columns[kept].canonical(second[some])
     known = (a != "") & (b != "")
     same = np.char.lower(a) == np.char.lower(b)
     return int(known.sum()) >= LEAST_SHARED and bool(same[known].mean() < 0.5)
@@ -110,7 +113,7 @@ def in_other_words(
             name = one.feature(own)
             if own.figures is not None or name not in theirs or name in known:
                 continue
-            words = other_words(own.canonical[first], theirs[name].canonical[second])
+            words = other_words(own.canonical(first), theirs[name].canonical(second))
             if any(text.casefold() != to.casefold() for text, to in words.items()):
                 found.setdefault(name, []).extend((one.source.name, other.source.name))
     if not found:
@@ -210,7 +213,7 @@ def same_in_shared_rows(tables: Sequence[TableProposal], matched: Matched) -> li
         known = [{table.feature(own) for own in table.columns.values()} for table in (one, other)]
         mine, theirs = (
             [
-                (own.name, own.canonical[rows[:_MOST_SHARED]])
+                (own.name, own.canonical(rows[:_MOST_SHARED]))
                 for own in table.features
                 if len(own.texts) > 2 and table.feature(own) not in there
             ]

@@ -53,7 +53,7 @@ from intarsia.inspection.proposals.one_feature import (
     same_in_shared_rows,
     under_other_names,
 )
-from intarsia.inspection.proposals.table_proposal import Column, Matched, TableProposal
+from intarsia.inspection.proposals.table_proposal import Column, TableProposal
 from intarsia.inspection.proposals.unfit_columns import (
     with_no_label,
     without_constants,
@@ -174,8 +174,7 @@ def propose(
     refuse_row_numbers(tables, ids)
     for key, wanted in (("id", ids), ("label", labels)):
         _check_named(key, wanted, tables)
-    tables, rules, notes = with_ids(tables, ids)
-    matched = Matched(tables, rules)
+    tables, rules, matched, notes = with_ids(tables, ids)
     try:
         tables = with_labels(tables, labels, matched)
     except ExperimentError as problem:  # it may be that no rows are known to be the same

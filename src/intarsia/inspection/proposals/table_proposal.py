@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -26,16 +26,26 @@ from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import TableError
 from intarsia.inspection.proposals.column_names import is_id
-from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of
+from intarsia.inspection.tails import (
+    LABELS_FAR,
+    Tail,
+    advice_on_label,
+    amounts_among,
+    stand_ins_among,
+    tail_of,
+)
 from intarsia.privacy.entity_matching.normalisation import RULES_TRIED, Rule, by_rules, normalised
 
-_MOST_ROWS = 20_000  # of a table whose columns are looked at in pairs
+MOST_ROWS = 20_000  # by which columns are compared in pairs
 LEAST_SHARED = 20  # rows by which two columns are compared
 LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
 _LEAST_ANSWERS = 4  # columns of one scale
 _FIGURES = re.compile(r"\d+")
 _WHOLE = r"^(0|-?[1-9][0-9]{0,14})$"  # as numbers are written everywhere
 # as NACE and other lists of classes number them
+_WORDS = r"^[A-Za-z]([ -~]*[!-~])?$"  # that no number is, nor has blanks at its end
+_SPOKEN = r"^(?i:true|false|nan|inf|infinity)$"  # a truth value or a number all the same
+_PLAIN_ID = r"^[A-Za-z1-9][A-Za-z0-9]*$"
 _GROUPED, _ZEROS = r"^[0-9]{2}(\.[0-9]{1,2})+$", r"^0[0-9]+(\.[0-9]+)*$"
 _SCALE = (4, 12)  # steps that it has, at least and at most
 _MOST_FORM_CODES = 7  # from 0 to 6, say; where 8 is one, 9 is the next
@@ -109,7 +119,7 @@ class Column:
     @cached_property
     def advice_on_label(self) -> str:
         """Return what to compare where a few of the numbers, as labels, are far from the rest."""
-        amounts = np.zeros(0) if self.figures is None else self._amounts[0]
+        amounts = np.zeros(0) if self.figures is None else self._amounts
         tail = tail_of(amounts, LABELS_FAR)
         if not tail:
             return ""
@@ -142,48 +152,73 @@ class Column:
         """Return tenth, middle and nine tenths of more than a few different numbers; None: none."""
         if self.figures is None or len(self.texts) <= MOST_NUMBER_CLASSES:
             return None
-        return np.quantile(self._amounts[0], (0.1, 0.5, 0.9))
+        return np.quantile(self._amounts, (0.1, 0.5, 0.9))
 
     @cached_property
     def _seen(self) -> tuple[Tail, tuple[int, ...]]:
         """Return where numbers are far from the rest, and which stand for none; not the numbers."""
         if self.figures is None:
             return "", ()
-        amounts, stand_ins = self._amounts
-        return tail_of(amounts), stand_ins
+        return tail_of(self._amounts), self._stand_ins
 
     @property
-    def _amounts(self) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-        return amounts_of(self.numbers)
+    def _amounts(self) -> NDArray[np.float64]:
+        """Return the numbers of the rows that have one, but for what may stand for none."""
+        return amounts_among(self.numbers, self._stand_ins)
+
+    @cached_property
+    def _stand_ins(self) -> tuple[int, ...]:
+        figures = np.frombuffer(self.figures) if self.figures else np.zeros(0)
+        rows = np.bincount(self.codes[self.codes >= 0], minlength=len(figures))
+        numbers, place = np.unique(figures, return_inverse=True)
+        counts = np.bincount(place, rows, len(numbers)).astype(np.intp)
+        there = np.isfinite(numbers)
+        return stand_ins_among(numbers[there], counts[there])
 
     @property
     def numbers(self) -> NDArray[np.float64]:
         """Return the number of each row, NaN where there is none, (rows,)."""
         return np.append(self.figures or (), np.nan)[self.codes]
 
-    @cached_property
-    def canonical(self) -> NDArray[Any]:
-        """Return the value of each row as text that is written alike everywhere, (rows,)."""
-        return np.array([*self.written, ""], np.str_)[self.codes]
+    def canonical(self, rows: NDArray[np.intp] | slice = slice(None)) -> NDArray[np.str_]:
+        """Return the values of some rows as text that is written alike everywhere, (rows,)."""
+        codes, place = np.unique(self.codes[rows], return_inverse=True)
+        here = codes[codes >= 0]  # if a row has none, its code is the first
+        texts: Iterable[str] = self.texts.at(here)
+        if not self._written_alike:
+            figures = repeat(None) if self.figures is None else map(self.figures.__getitem__, here)
+            texts = map(canonical, texts, figures)
+        return np.array([*[""] * (len(codes) - len(here)), *texts], np.str_)[place]
 
     @cached_property
-    def values_there(self) -> frozenset[str]:
+    def values_there(self) -> Texts:
         """Return the different values, written as in `canonical`."""
-        return frozenset(self.written)
+        return self.texts if self._written_alike else Texts.of({*self.written})
 
     @cached_property
-    def under_all_rules(self) -> frozenset[str]:
+    def under_all_rules(self) -> Texts:
         """Return the values after all rules that are tried, by which some may become one."""
         if self.whole and not self.coded:  # which no rule changes
             return self.values_there
-        return frozenset(by_rules(np.array([*self.values_there], np.str_), RULES_TRIED[-1]))
+        if self.texts.all_like(_PLAIN_ID):  # of which the rules change the case alone
+            return self.values_there.in_small_letters()
+        ruled = by_rules(np.array([*self.values_there], np.str_), RULES_TRIED[-1])
+        return Texts.of({*ruled.tolist()})
 
     @property
     def written(self) -> Iterable[str]:
         """Return the different values as text that is written alike everywhere."""
-        if self.texts.all_like(_WHOLE):
+        if self._written_alike:
             return self.texts
         return map(canonical, self.texts, self.figures or repeat(None))
+
+    @cached_property
+    def _written_alike(self) -> bool:
+        """Return whether all values are written alike everywhere, as whole numbers and words."""
+        if self.texts.all_like(_WHOLE):
+            return True
+        words = self.figures is None and self.texts.all_like(_WORDS)
+        return words and not self.texts.any_like(_SPOKEN)
 
     @cached_property
     def kinds(self) -> str:
@@ -253,7 +288,7 @@ class TableProposal:
 
         Such as a patient's and the number of the visit. Nothing of very large tables.
         """
-        if self.rows > _MOST_ROWS:
+        if self.rows > MOST_ROWS:
             return []
         whole = [one for one in self.columns.values() if one.texts and not one.missing]
         few = [one for one in whole if not one.distinct and (one.figures is None or one.whole)]
@@ -294,15 +329,21 @@ class Matched:
             for one in tables
             if one.source.id is not None and one.columns
         }
-        self.ids: dict[str, NDArray[Any]]
+        self.ids: dict[str, NDArray[Any]]  # numbers that are equal where ids are, (rows,)
         if all(own.exact and not own.coded for own in columns.values()):  # which no rule changes
             self.ids = {name: own.numbers for name, own in columns.items()}
         else:
+            texts = [_by_code(own, rules) for own in columns.values()]
+            pairs = zip(columns.items(), Texts.numbered(texts), strict=True)
             self.ids = {
-                name: np.array(tried(own.canonical, rules), np.str_) if rules else own.canonical
-                for name, own in columns.items()
+                name: np.append(numbers, np.nan)[own.codes] if len(numbers) else numbers
+                for (name, own), numbers in pairs
             }
         self._rows: dict[tuple[str, str], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
+
+    def keep(self, tables: Collection[str]) -> None:
+        """Forget the ids of all other tables."""
+        self.ids = {name: own for name, own in self.ids.items() if name in tables}
 
     def rows(self, one: str, other: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the rows of each table that have an id of the other's, in the same order."""
@@ -331,6 +372,19 @@ def _is_short_date(text: str) -> bool:
 
 
 _LEAST_DATES: Final = 20  # different ones, of which codes such as 01.11.10 have others too
+
+
+def _by_code(own: Column, rules: Sequence[Rule]) -> Texts:
+    """Return the ids of a column, after some rules, by their codes.
+
+    None where two of them would become one, or rules are to change a column whose ids repeat.
+    """
+    if rules and not own.distinct:
+        return Texts.of([])
+    if rules:
+        return Texts.of(tried(np.array([*own.written], np.str_), rules))
+    written = own.written
+    return written if isinstance(written, Texts) else Texts.of([*written])
 
 
 def tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from intarsia.data.column_types import coded_texts, features_of
+from pyarrow import types
+
+from intarsia.data.column_types import EXACT, coded_texts, features_of
 from intarsia.data.source import LEAST_ROWS
 from intarsia.errors import TableError, listed
 from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS
@@ -70,7 +72,8 @@ def _unfit(own: Column, one: TableProposal) -> str:
     as_listed = replace(one.source, categorical=(own.name,)) if own.coded else one.source
     said = ""
     try:
-        features_of([(own.name, one.values(own.name))], as_listed)
+        if not _is_plain(own, one):
+            features_of([(own.name, one.values(own.name))], as_listed)
     except TableError as problem:
         said = what_is_wrong(problem, own.name)
     if said.startswith("mixes numbers and text") and len(own.texts) <= MOST_CODES:
@@ -83,6 +86,16 @@ def _unfit(own: Column, one: TableProposal) -> str:
             "and take it out of exclude"
         )
     return said
+
+
+def _is_plain(own: Column, one: TableProposal) -> bool:
+    """Return whether a column of text has numbers alone, which the reader takes as they are."""
+    assert one.read is not None
+    written = types.is_string(one.read.schema.field(own.name).type) and not own.coded
+    marked = own.name in one.source.units or own.name in one.source.limits
+    if not written or marked or one.source.decimal != "." or not own.texts.plain:
+        return False
+    return max(map(abs, own.figures or (0.0,))) < EXACT
 
 
 _MANY_TEXTS = " different texts in "
