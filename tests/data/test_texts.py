@@ -3,9 +3,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.testing import assert_array_equal
 
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.parsing import are_numbers, number
@@ -42,6 +45,46 @@ def test_texts_are_a_sequence_in_their_order() -> None:
     texts = Texts(pa.array([f"{one}" for one in range(10_000)]))
     assert [*texts] == [str(one) for one in range(10_000)]
     assert (texts[9_999], texts[-1], [*texts[2:4]]) == ("9999", "9999", ["2", "3"])
+
+
+def test_texts_are_told_apart_by_patterns_in_their_order() -> None:
+    texts = Texts.of(["b1", "no", "٣", "a2", ""])
+    assert ([*texts.like(r"\p{Nd}")], [*texts.unlike(r"\p{Nd}")]) == (["b1", "٣", "a2"], ["no", ""])
+    assert [*texts.at(np.array([3, 0], np.int32))] == ["a2", "b1"]
+
+
+def test_texts_of_two_columns_are_compared_by_numbers() -> None:
+    first, second = Texts.of(["x", "y", "z"]), Texts.of(["z", "w", "x", "é"])
+    assert first.shared(second) == second.shared(first) == 2
+    one, other = Texts.numbered([first, second])
+    same = np.array([[a == b for b in second] for a in first])
+    assert ((one[:, None] == other) == same).all()
+    assert [len(own) for own in Texts.numbered([first, Texts.of([]), second])] == [3, 0, 4]
+
+
+@pytest.mark.parametrize("text", ["1,5", "-0,25", "7", "1.5", "1.234,5", "1,2,3", ",5", "x", ""])
+def test_numbers_with_a_decimal_comma_are_those_that_are_read(text: str) -> None:
+    texts = Texts.of([text])
+    assert are_numbers(texts, ",") is (number(text, ",") is not None)
+    if texts.with_point.plain:
+        assert texts.with_point.figures.tolist() == [number(text, ",")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["a", " a", "b ", None, "", "NaN", "Null", "-999", " -999 ", "\u00a0c"],
+        ["1", "2.5", " 1", "nan", "x", "nullify", "null "],
+        [True, None, False],
+        [3.0, 2.5, None],
+    ],
+)
+def test_many_rows_have_the_texts_that_few_have(values: list[Any]) -> None:
+    column = pa.chunked_array([values])
+    codes, texts = coded_texts(column, "debt", SOURCE)
+    many = pa.chunked_array([values] * 600)
+    assert_array_equal(coded_texts(many, "debt", SOURCE)[0], np.tile(codes, 600))
+    assert [*coded_texts(many, "debt", SOURCE)[1]] == [*texts]
 
 
 def test_values_of_a_column_read_as_text_are_those_of_its_numbers() -> None:

@@ -14,10 +14,11 @@ from intarsia.data.source import Source
 from intarsia.data.texts import Texts
 from intarsia.inspection.proposals.id_choice import _most_shared, _shared
 from intarsia.inspection.proposals.table_proposal import Column, Matched, TableProposal
-from intarsia.privacy.entity_matching.normalisation import RULES_TRIED
+from intarsia.privacy.entity_matching.normalisation import RULES_TRIED, by_rules
 
 PIECES = ["0", "00", "1", "7", "12", "345", "9" * 15, "9" * 17, ".", ",", "-", "+", "e", " ", "a"]
 WHOLE = [["1", "20", "-3"], ["0", "10"], ["-0", "1"], ["007", "12"], ["1.0", "2"], ["1e3", "4"]]
+WORDS = [["Town", "a 1b", "x-Y"], ["True", "no"], ["NaN"], ["A7", "a7", "B"], ["é", "a\u00a0"]]
 OTHERS = [["01.10", "02.11"], ["01.01.26"] * 1, ["inf", "1"], ["x", "01"], [], ["9" * 16, "1"]]
 
 
@@ -39,7 +40,7 @@ def texts_of(given):
     return Texts(pa.array(given, pa.string()))
 
 
-@pytest.mark.parametrize("given", [*WHOLE, *OTHERS, *map(drawn, range(400))])
+@pytest.mark.parametrize("given", [*WHOLE, *WORDS, *OTHERS, *map(drawn, range(400))])
 def test_what_a_column_looks_like_is_what_each_of_its_texts_says(given):
     own = column(given)
     whole = own.figures is not None and all(one.is_integer() for one in own.figures)
@@ -48,6 +49,15 @@ def test_what_a_column_looks_like_is_what_each_of_its_texts_says(given):
     zeros = any(re.fullmatch(r"0\d+(\.\d+)*", one) for one in given)
     assert own.coded == ((whole or grouped) and zeros)
     assert [*own.written] == [canonical(one, number(one)) for one in given]
+    rows = np.array([-1, *range(len(given)), -1, *range(len(given))], np.int32)
+    repeated = Column("c", rows, own.texts, own.figures)
+    there = [*own.written]
+    assert repeated.canonical().tolist() == ["", *there, "", *there]
+    assert repeated.canonical(np.arange(1, len(rows), 2)).tolist() == ["", *there, "", *there][1::2]
+    assert {*own.values_there} == {*there}
+    if own.coded or not own.whole:  # numbers as ids no rule changes
+        ruled = by_rules(np.array(there, np.str_), RULES_TRIED[-1])
+        assert sorted(own.under_all_rules) == sorted({*ruled.tolist()})
     for decimal, mark in _SPELLINGS:
         each = all(number(one, decimal, mark) is not None for one in given)
         assert are_numbers(texts_of(given), decimal, mark) == each
@@ -95,3 +105,17 @@ def test_rows_of_one_id_are_found_however_ids_are_read(kind):
     back = matched.rows("b", "a")
     np.testing.assert_array_equal(own["b"][back[0]], own["a"][back[1]])
     assert not len(matched.rows("a", "nobody")[0])
+
+
+@pytest.mark.parametrize("texts", [["a", "b"], ["1", "2"]])
+def test_rows_without_an_id_are_none_of_anothers(texts):
+    tables = []
+    for name in ("bank", "shop"):
+        own = column(texts, "id")
+        own = Column("id", np.array([0, -1, 1], np.int32), own.texts, own.figures)
+        source = Source(name=name, path=f"{name}.csv", id="id")
+        tables.append(TableProposal(source, {"id": own}, 3, 1))
+    matched = Matched(tables, ())
+    assert [one.tolist() for one in matched.rows("bank", "shop")] == [[0, 2], [0, 2]]
+    matched.keep({"bank"})
+    assert not len(matched.rows("bank", "shop")[0])
