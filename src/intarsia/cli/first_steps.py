@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import intarsia
 from intarsia.cli.console import console, say
@@ -17,7 +17,7 @@ from intarsia.errors import ExperimentError, FederationError, listed, nearest
 
 if TYPE_CHECKING:
     from intarsia.api import Inspection
-    from intarsia.data.table import Table
+    from intarsia.experiment.config import Experiment
     from intarsia.inspection.proposals.proposal import Proposal
 
 _FILE = Path("mine.toml")  # unless --out names another
@@ -41,18 +41,18 @@ def write_proposal(
     """
     from intarsia import api
     from intarsia.core.memory import give_back
+    from intarsia.core.schema import Schema
     from intarsia.core.settings import toml_tree
     from intarsia.experiment.config import from_dict
-    from intarsia.experiment.federation import read_tables
+    from intarsia.experiment.federation import parties, read_tables
     from intarsia.inspection.proposals.experiment_text import (
-        LEAST_PENALTY,
         dictionary_of,
         dictionary_text,
         experiment_text,
         penalty,
     )
     from intarsia.inspection.proposals.proposal import propose
-    from intarsia.inspection.recommend import Advice
+    from intarsia.inspection.recommend import Advice, fitting
 
     file = _to_write(out or _FILE, overwrite=overwrite)
     proposal = propose(paths, ids, labels, file)
@@ -61,57 +61,56 @@ def write_proposal(
     if columns:
         _to_write(dictionary, overwrite=overwrite)
 
-    tables: dict[str, Table] = {}  # as all files that follow say them: read once
+    place = file.parent.resolve() / file.name
+    with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
+        if columns:  # it is written with the file, or not at all
+            (Path(folder) / dictionary.name).write_text(columns, encoding="utf-8")
 
-    def inspected(
-        advice: Advice, algorithm: str, task: str, regularisation: float = LEAST_PENALTY
-    ) -> tuple[str, Inspection]:
-        place, numbers = file.parent.resolve() / file.name, task == "regression"
-        how = advice, algorithm, place
-        text = experiment_text(proposal, *how, numbers=numbers, regularisation=regularisation)
-        described = from_dict(toml_tree(text, file), file.parent, file.stem)
-        with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
+        def written(advice: Advice, algorithm: str, **how: Any) -> tuple[str, Experiment]:
+            text = experiment_text(proposal, advice, algorithm, place, **how)
+            described = from_dict(toml_tree(text, file), file.parent, file.stem)
             if columns:
-                now = Path(folder) / dictionary.name  # it is written with the file, or not at all
-                now.write_text(columns, encoding="utf-8")
-                named = replace(described.alignment, dictionary=str(now))
-                described = replace(described, alignment=named)
-            if not tables:
-                tables.update(read_tables(described))
-            return text, api.inspection_of(described, tables.copy, algorithm)
+                now = replace(described.alignment, dictionary=str(Path(folder) / dictionary.name))
+                described = replace(described, alignment=now)
+            return text, described
 
-    try:
-        _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits
-    except FederationError as problem:  # such as labels in other words: what to do is in the file
-        why = "what fits is known once a run would begin."
-        unfit = Advice("hyfdca", why, obstacle=str(problem))
-        place = file.parent.resolve() / file.name
-        how = unfit, "hyfdca", place
-        text = experiment_text(proposal, *how, numbers=proposal.numbers, labels=False)
-        if columns:
-            _write(dictionary, columns.encode())
-        _write(file, text.encode())
-        _tell(proposal, file, dictionary if columns else None, str(problem))
-        return
-    advice = replace(found.advice, obstacle="")  # of a file that is not yet the one to be written
-    if advice.algorithm is None:
-        checked = "".join(f" Check: {note}" for note in proposal.notes)
-        raise ExperimentError(
-            f"Nothing can be learned from these tables together: {advice.why.rstrip('.')}; see "
-            f"whether --id or --label names the right columns.{checked}"
-        )
-    chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
-    task = found.schema.labels.task
-    sizes = len(found.schema.features.ids), int((found.schema.label_holders > 0).sum())
-    text, found = inspected(advice, chosen, task, penalty(*sizes))
-    if found.advice.obstacle:
-        advice = replace(advice, obstacle=found.advice.obstacle)
-        text, _ = inspected(advice, chosen, task, penalty(*sizes))
+        text, described = written(Advice("hyfdca", ""), "hyfdca", numbers=False)
+        try:  # to know what fits
+            tables = read_tables(described)  # as all files that follow say them
+            blocks, meant, _ = parties(described, tables.copy)
+            schema = Schema.of(blocks, meant)
+            del blocks
+        except FederationError as problem:  # labels in other words, say: the file says what to do
+            why = "what fits is known once a run would begin."
+            unfit = Advice("hyfdca", why, obstacle=str(problem))
+            how: dict[str, Any] = {"numbers": proposal.numbers, "labels": False}
+            text, found = experiment_text(proposal, unfit, "hyfdca", place, **how), None
+            obstacle = str(problem)
+        else:
+            advice = fitting(schema)
+            if advice.algorithm is None:
+                checked = "".join(f" Check: {note}" for note in proposal.notes)
+                raise ExperimentError(
+                    f"Nothing can be learned from these tables together: {advice.why.rstrip('.')}; "
+                    f"see whether --id or --label names the right columns.{checked}"
+                )
+            chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
+            labelled = int((schema.label_holders > 0).sum())
+            how = {
+                "numbers": schema.labels.task == "regression",
+                "regularisation": penalty(len(schema.features.ids), labelled),
+            }
+            text, described = written(advice, chosen, **how)
+            found = api.inspection_of(described, tables.copy, chosen)
+            obstacle = found.advice.obstacle
+            if obstacle:
+                text, _ = written(replace(advice, obstacle=obstacle), chosen, **how)
     if columns:
         _write(dictionary, columns.encode())
     _write(file, text.encode())
-    _show(found)
-    _tell(proposal, file, dictionary if columns else None, found.advice.obstacle)
+    if found is not None:
+        _show(found)
+    _tell(proposal, file, dictionary if columns else None, obstacle)
 
 
 def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str) -> None:

@@ -30,7 +30,7 @@ def advise(
     schema: Schema, chosen: str | None = None, labels: LabelSettings | None = None
 ) -> Advice:
     """Return the algorithm that fits who holds what, and remarks on the chosen or else on that."""
-    found = _fitting(schema)
+    found = fitting(schema)
     return replace(
         found, remarks=_remarks(schema, chosen or found.algorithm, labels or LabelSettings())
     )
@@ -47,7 +47,8 @@ def personal(schema: Schema) -> str:
     return "flic"
 
 
-def _fitting(schema: Schema) -> Advice:
+def fitting(schema: Schema) -> Advice:
+    """Return the algorithm that fits who holds what, and why, without remarks."""
     by_blocks = _by_blocks(schema)
     clients = schema.clients
     if len(clients) == 1:
