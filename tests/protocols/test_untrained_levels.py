@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,11 @@ from intarsia.core.block import Block
 from intarsia.data.encoding import MOST_CENTRED
 from intarsia.data.table import Hashes
 from intarsia.inference.predict import predict
-from intarsia.protocols.untrained_levels import as_learnt_alone, without_untrained
+from intarsia.protocols.untrained_levels import (
+    as_learnt_alone,
+    with_levels,
+    without_untrained,
+)
 
 pytestmark = pytest.mark.usefixtures("sparse_tables")
 
@@ -241,3 +246,28 @@ def test_a_wide_level_of_others_has_the_mean_of_the_own_rows(sparse):
     np.testing.assert_allclose(learnt(train, test), [[0, 0, 5, 1], [2, 0, 0, 1], [0, 0, 0, 1]])
     lacking = np.vstack([one, [[0, 0, 0, 1]]])  # where training has rows without one it is none
     np.testing.assert_allclose(learnt(lacking, test)[0], [0, 0, 0, 1])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_without_a_level_get_a_share_of_the_means_of_all(seed):
+    """A sparse table's as a dense one's, where the absent levels are stored as 0 and where not."""
+    rng = np.random.default_rng(seed)
+    rows, width = int(rng.integers(1, 30)), int(rng.integers(2, 20))
+    levels = rng.permutation(width)[: rng.integers(1, width)]
+    lacking = np.flatnonzero(rng.random(rows) < 0.4)
+    x = csr_array(rng.random((rows, width)) * (rng.random((rows, width)) < 0.5))
+    row = np.repeat(np.arange(rows), np.diff(x.indptr))
+    x.data[np.isin(row, lacking) & np.isin(x.indices, levels)] = 0.0
+    expected = x.toarray()
+    if seed % 2:
+        x.eliminate_zeros()
+    block = Block(np.arange(rows), tuple(map(str, range(width))), x, None)
+    means = rng.normal(size=len(levels)) * (rng.random(len(levels)) < 0.7)
+    share = rng.random(len(lacking))
+    expected[np.ix_(lacking, levels)] = np.outer(share, means)
+    found = with_levels(block, lacking, levels, means, share)
+    np.testing.assert_array_equal(found.x.toarray(), expected)
+    found.x.check_format(full_check=True)
+    assert found.x.has_canonical_format
+    dense = replace(block, x=block.x.toarray())
+    np.testing.assert_array_equal(with_levels(dense, lacking, levels, means, share).x, expected)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.core.block import RARE, Array, Block
+from intarsia.core.memory import made_like, slices
 
 Positions = NDArray[np.intp]
 
@@ -119,18 +120,57 @@ def as_learnt_alone(train: Block, block: Block) -> Block:
     for (levels, had), (_, has), (_, lacked) in zip(before, after, without, strict=True):
         own = np.flatnonzero(has & ~had)
         if len(own) and lacked.mean() < _FEW:
-            values = np.tile(means[levels] * trained[levels], (len(own), 1))
-            found = with_levels(found, own, levels, values)
+            found = with_levels(found, own, levels, means[levels] * trained[levels])
     return found
 
 
 _FEW = 1e-3  # of the training rows that lack a category of many levels: none but errors
 
 
-def with_levels(block: Block, rows: Positions, levels: Positions, values: Array) -> Block:
-    """Return a block with values, (rows, levels), where these rows have no level of a category."""
+def with_levels(
+    block: Block, rows: Positions, levels: Positions, means: Array, share: Array | None = None
+) -> Block:
+    """Return a block with values where rows, ascending, have no level of a category.
+
+    They are `means` (levels,) times each row's `share` (rows,), by default 1. An array that is not
+    sparse is written over.
+    """
+    share = np.ones(len(rows)) if share is None else share
     if not block.sparse:
-        block.x[np.ix_(rows, levels)] = values
+        block.x[np.ix_(rows, levels)] = np.outer(share, means)
         return block
-    at = np.repeat(rows, len(levels)), np.tile(levels, len(rows))
-    return replace(block, x=csr_array(block.x + csr_array((values.ravel(), at), shape=block.shape)))
+    order = np.argsort(levels)
+    order = order[means[order] != 0]
+    levels, means = levels[order], means[order]
+    x, own = block.x, block.x[rows]
+    kept = ~np.isin(own.indices, levels)  # an entry of a level was set to 0 where a row has none
+    at = np.repeat(np.arange(len(rows)), np.diff(own.indptr))[kept]
+    values, where = own.data[kept], own.indices[kept]
+    few = np.bincount(at, minlength=len(rows))
+    sizes = np.diff(x.indptr).astype(np.int64)
+    sizes[rows] = few + len(levels)
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    # such rows have many times what others have: they are written once, where they are to lie
+    data, columns = (made_like(x, (ends[-1],), one.dtype) for one in (x.data, x.indices))
+    for first, stop in zip([0, *(rows + 1).tolist()], [*rows.tolist(), len(sizes)], strict=True):
+        old, new = slice(x.indptr[first], x.indptr[stop]), slice(ends[first], ends[stop])
+        data[new], columns[new] = x.data[old], x.indices[old]
+    starts = np.cumsum(few) - few
+    for some in slices(len(rows), int(sizes[rows].sum())):
+        here = slice(*np.searchsorted(at, (some.start, some.stop)).tolist())
+        row, size = at[here] - some.start, sizes[rows[some]]
+        begin = np.cumsum(size) - size
+        # a row's other entries stand between its levels, in the order of their columns
+        place = begin[row] + np.arange(here.start, here.stop) - starts[at[here]]
+        place += np.searchsorted(levels, where[here])
+        found = np.empty(int(size.sum())), np.empty(int(size.sum()), columns.dtype)
+        of_levels = np.ones(len(found[0]), bool)
+        of_levels[place] = False
+        found[0][place], found[1][place] = values[here], where[here]
+        found[0][of_levels] = np.outer(share[some], means).ravel()
+        found[1][of_levels] = np.tile(levels, len(size))
+        target = np.repeat(ends[rows[some]] - begin, size) + np.arange(len(found[0]))
+        data[target], columns[target] = found
+    kind = x.indptr.dtype if ends[-1] <= np.iinfo(x.indptr.dtype).max else np.int64
+    whole = csr_array((data, columns, ends.astype(kind)), block.shape)
+    return replace(block, x=whole, checked=(whole, block.samples))

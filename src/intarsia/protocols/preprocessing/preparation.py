@@ -106,8 +106,8 @@ def _evaluated(state: Preparation, block: Block) -> Block:
             alone = np.where(told == 0, 1 / holders, 0.0)
             share = np.where(lacked[number] & (holders > 1), alone, share)
         own = np.flatnonzero(share)
-        values = np.outer(share[own], (state.average * inverse)[levels])
-        found = with_levels(found, own, levels, values)
+        means = (state.average * inverse)[levels]
+        found = with_levels(found, own, levels, means, share[own])
     return found
 
 

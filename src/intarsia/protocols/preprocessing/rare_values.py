@@ -230,7 +230,7 @@ def _with_level(block: Block, rows: Rows, levels: Positions, level: np.intp) -> 
     """Return a block in which some rows, that have no level of a category, have this one."""
     block = replace(block, x=taken(block.x, None, None))
     if block.sparse and block.scaled_only[level]:
-        return with_levels(block, np.flatnonzero(rows), np.array([level]), np.ones((rows.sum(), 1)))
+        return with_levels(block, np.flatnonzero(rows), np.array([level]), np.ones(1))
     put(block.x, rows, levels)
     put(block.x, rows, np.array([level]), 1.0)
     return block
