@@ -58,12 +58,11 @@ from intarsia.errors import (
 from intarsia.experiment import config as experiment
 from intarsia.experiment import entity_alignment
 from intarsia.experiment.checks import check_label_values
+from intarsia.experiment.checksums import TableSums, checksum
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
 from intarsia.experiment.federation import (
-    TableSums,
     build,
-    checksum,
     held_for_stopping,
     held_out,
     table_of,
