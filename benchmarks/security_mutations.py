@@ -162,7 +162,7 @@ MUTATIONS = [
     ),
     *_of(
         "training/run.py",
-        ("missing cells of few rows", ", least=evaluation.LEAST_ROWS)", ")", PICTURES),
+        ("missing cells of few rows", ", least=evaluation_rows.LEAST_ROWS)", ")", PICTURES),
     ),
     *_of(
         "engines/remote/replies.py",
@@ -1853,15 +1853,22 @@ MUTATIONS = [
             SHARED_ROWS,
         ),
         ("sums of a server's network", "if not takes.all():", "if False:", SHARED_ROWS),
-    ),
-    *_of(
-        "protocols/evaluation.py",
         (
             "rows that differences tell",
             "known[key] = rows_that_count(schema, LEAST_ROWS, whole)",
             "known[key] = schema.label_holders > 0",
             SHARED_ROWS,
         ),
+        (
+            "few rows at the server",
+            "if enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))",
+            "if schema.labelled_at(name).any()",
+            GRADES,
+        ),
+        ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
+    ),
+    *_of(
+        "protocols/evaluation.py",
         ("totals of who is left", "left = len(own) <", "left = len(own) <= 0 *", LEFT),
         (
             "logarithms of few labels",
@@ -1899,13 +1906,7 @@ MUTATIONS = [
             'together="present",',
             ROWS_BY_GRADES,
         ),
-        ("few rows at the client", "if not _enough(held):", "if False:", GRADES),
-        (
-            "few rows at the server",
-            "if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))",
-            "if schema.labelled_at(name).any()",
-            GRADES,
-        ),
+        ("few rows at the client", "if not enough(held):", "if False:", GRADES),
         (
             "sum of y of classes",
             "raw, error = 0.0 * raw, 0.0 * error",
@@ -1918,7 +1919,6 @@ MUTATIONS = [
             "raw = 0.0 * raw",
             GRADES,
         ),
-        ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
         (
             "classes of one client",
             'together="all",',

@@ -71,8 +71,8 @@ from intarsia.experiment.federation import (
 from intarsia.privacy.entity_matching.pseudonyms import shown
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import evaluation, preprocessing
-from intarsia.protocols.evaluation import LEAST_ROWS
+from intarsia.protocols import evaluation, evaluation_rows, preprocessing
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 from intarsia.protocols.preprocessing import few_values
 from intarsia.protocols.preprocessing.rare_values import without_rare
 from intarsia.training import privacy_guarantee
@@ -619,7 +619,7 @@ class Work:
         server = evaluation.server_blocks(model, self._options, self.schemas["train"])
         for part in evaluated_parts(self.schemas):
             schema = self.schemas[part]
-            rows = evaluation.rows_evaluated_at(schema, self._settings.name, server)
+            rows = evaluation_rows.rows_evaluated_at(schema, self._settings.name, server)
             check_evaluated(self._settings.policy, part, rows)
 
     def _meet(self, state: Any, message: bytes) -> tuple[Any, Any]:

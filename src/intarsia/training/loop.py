@@ -32,7 +32,7 @@ from intarsia.errors import (
 )
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses
-from intarsia.protocols import early_stopping, evaluation
+from intarsia.protocols import early_stopping, evaluation, evaluation_rows
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import SUM_ROUNDING, Finished, Result
@@ -580,14 +580,14 @@ def _server_blocks(task: Task) -> tuple[str, ...] | None:
 def _is_evaluated(task: Task, number: int) -> bool:
     """Return whether to evaluate after a round: a site answers for so many models alone."""
     turn = number // task.description.evaluate_every
-    return evaluation.is_due(turn, times_evaluated(task))
+    return evaluation_rows.is_due(turn, times_evaluated(task))
 
 
 def times_evaluated(task: Task) -> int:
     """Return by how many models metrics are told in training."""
     compares = task.description.early_stopping > 0
     schema = task.engine.schema("validation" if compares else task.part)
-    most = evaluation.times_evaluated(schema, _server_blocks(task))
+    most = evaluation_rows.times_evaluated(schema, _server_blocks(task))
     return most - compares  # rounds are compared at the end, too
 
 

@@ -35,7 +35,7 @@ from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.plots.runs.artist import artist_beside
 from intarsia.plots.runs.pictures import Held
 from intarsia.plots.sides import missing_fractions
-from intarsia.protocols import early_stopping, evaluation
+from intarsia.protocols import early_stopping, evaluation_rows
 from intarsia.protocols.preprocessing.preparation import Preparation
 from intarsia.results import audit, result, run_folder
 from intarsia.results.checkpoint import Checkpoints
@@ -562,7 +562,7 @@ class InThisProcess:
             self.notes += caveats.seen_in_training(found.train, found.test)
         if self.folder is not None:
             # only the blocks know; who is handed the picture is told no single cell
-            self.missing = missing_fractions(found.train, least=evaluation.LEAST_ROWS)
+            self.missing = missing_fractions(found.train, least=evaluation_rows.LEAST_ROWS)
         return found.schema
 
     def check(self, plan: Plan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intarsia.core.algorithm import FinalResult, RoundMetrics
 from intarsia.experiment.config import Experiment
-from intarsia.protocols import evaluation
+from intarsia.protocols import evaluation_rows
 from intarsia.results.figure_text import percent
 from intarsia.training import loop
 from intarsia.training.loop import Task, TrainingState
@@ -158,7 +158,7 @@ def _scored_seldom(task: Task, state: TrainingState) -> tuple[str, ...]:
     scores = every and task.engine.schema("train").labels.task != "regression"
     turns = range(1, (state.round - 1) // every + 1) if scores else ()  # the last is the result's
     most = loop.times_evaluated(task) if turns else 0
-    evaluated = [turn * every for turn in turns if evaluation.is_due(turn, most)]
+    evaluated = [turn * every for turn in turns if evaluation_rows.is_due(turn, most)]
     if len(evaluated) == len(turns):
         return ()
     shown = ", ".join(map(str, evaluated[:8])) + (

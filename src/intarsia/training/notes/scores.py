@@ -9,7 +9,7 @@ from intarsia.core.algorithm import FinalResult
 from intarsia.core.block import Labels
 from intarsia.errors import listed
 from intarsia.experiment.config import LARGEST_CONSTANT, Experiment
-from intarsia.protocols import evaluation
+from intarsia.protocols import evaluation, evaluation_rows
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.training.checks import steps_along_gradients
 from intarsia.training.loop import Task
@@ -30,9 +30,9 @@ def notes_on_scores(
     schema, model = task.engine.schema(task.part), task.algorithm.model
     part = "test" if task.part == "test" else "training"
     blocks = evaluation.server_blocks(model, task.options, task.engine.schema("train"))
-    wanted = evaluation.rows_to_evaluate(schema, blocks)
+    wanted = evaluation_rows.rows_to_evaluate(schema, blocks)
     labelled, left = int(wanted.sum()), int((schema.label_holders > 0).sum() - wanted.sum())
-    few = evaluation.too_few(schema, wanted)
+    few = evaluation_rows.too_few(schema, wanted)
     has_network = conclusion.network is not None
     notes: tuple[str, ...] = ()
     if every is None and has_network and model.server_model is not None:
@@ -43,12 +43,13 @@ def notes_on_scores(
     if left:
         notes += (
             f"In no metric: {left:,} labelled {part} samples of which clients' metrics, less each "
-            f"other, would tell sums over fewer than {evaluation.LEAST_ROWS}.",
+            f"other, would tell sums over fewer than {evaluation_rows.LEAST_ROWS}.",
         )
     if few:
         notes += (
-            f"Not evaluated: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "
-            "samples, whose metrics would tell their labels; split.test holds more samples out.",
+            f"Not evaluated: {listed(few)} with fewer than {evaluation_rows.LEAST_ROWS} labelled "
+            f"{part} samples, whose metrics would tell their labels; split.test holds more samples "
+            "out.",
         )
     if not (schema.label_holders > 0).any():
         notes += (
