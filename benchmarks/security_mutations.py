@@ -432,7 +432,7 @@ MUTATIONS = [
         "deployment/client_setup.py",
         (
             "rows without ids that another client claims",
-            "_check_alone(settled.schemas, name)",
+            "_check_alone(settled.schemas, self._settings.name)",
             "pass",
             CLAIMED,
         ),
