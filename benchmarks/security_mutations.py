@@ -1141,6 +1141,9 @@ MUTATIONS = [
         ("addresses", "if any(_ADDRESS.search(one) for one in given):", "if False:", TEXTS),
         ("dates as text", "return 2 * sum(bool(_DATE", "return 0 * sum(bool(_DATE", TEXTS),
         ("texts as categories", "        if not own.listed:\n", "        if False:\n", TEXTS),
+    ),
+    *_of(
+        "data/column.py",
         ("levels of few rows", "least = 1 if self.listed else LEAST_ROWS", "least = 1", TEXTS),
     ),
     *_of(
