@@ -162,7 +162,7 @@ MUTATIONS = [
     ),
     *_of(
         "training/run.py",
-        ("missing cells of few rows", ", least=evaluation.LEAST_ROWS)", ")", PICTURES),
+        ("missing cells of few rows", ", least=evaluation_rows.LEAST_ROWS)", ")", PICTURES),
     ),
     *_of(
         "engines/remote/replies.py",
@@ -432,7 +432,7 @@ MUTATIONS = [
         "deployment/client_setup.py",
         (
             "rows without ids that another client claims",
-            "_check_alone(settled.schemas, name)",
+            "_check_alone(settled.schemas, self._settings.name)",
             "pass",
             CLAIMED,
         ),
@@ -1141,6 +1141,9 @@ MUTATIONS = [
         ("addresses", "if any(_ADDRESS.search(one) for one in given):", "if False:", TEXTS),
         ("dates as text", "return 2 * sum(bool(_DATE", "return 0 * sum(bool(_DATE", TEXTS),
         ("texts as categories", "        if not own.listed:\n", "        if False:\n", TEXTS),
+    ),
+    *_of(
+        "data/column.py",
         ("levels of few rows", "least = 1 if self.listed else LEAST_ROWS", "least = 1", TEXTS),
     ),
     *_of(
@@ -1853,15 +1856,22 @@ MUTATIONS = [
             SHARED_ROWS,
         ),
         ("sums of a server's network", "if not takes.all():", "if False:", SHARED_ROWS),
-    ),
-    *_of(
-        "protocols/evaluation.py",
         (
             "rows that differences tell",
             "known[key] = rows_that_count(schema, LEAST_ROWS, whole)",
             "known[key] = schema.label_holders > 0",
             SHARED_ROWS,
         ),
+        (
+            "few rows at the server",
+            "if enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))",
+            "if schema.labelled_at(name).any()",
+            GRADES,
+        ),
+        ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
+    ),
+    *_of(
+        "protocols/evaluation.py",
         ("totals of who is left", "left = len(own) <", "left = len(own) <= 0 *", LEFT),
         (
             "logarithms of few labels",
@@ -1899,13 +1909,7 @@ MUTATIONS = [
             'together="present",',
             ROWS_BY_GRADES,
         ),
-        ("few rows at the client", "if not _enough(held):", "if False:", GRADES),
-        (
-            "few rows at the server",
-            "if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))",
-            "if schema.labelled_at(name).any()",
-            GRADES,
-        ),
+        ("few rows at the client", "if not enough(held):", "if False:", GRADES),
         (
             "sum of y of classes",
             "raw, error = 0.0 * raw, 0.0 * error",
@@ -1918,7 +1922,6 @@ MUTATIONS = [
             "raw = 0.0 * raw",
             GRADES,
         ),
-        ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
         (
             "classes of one client",
             'together="all",',

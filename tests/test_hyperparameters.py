@@ -30,16 +30,47 @@ def test_the_page_is_what_the_code_says(script):
     )
 
 
-def test_every_key_of_every_algorithm_stands_there(script):
+def test_every_key_of_every_algorithm_stands_there_with_its_default(script):
     text = script.PAGE.read_text(encoding="utf-8")
     sections = dict(
         zip(*[iter(re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:])] * 2, strict=True)
     )
+    described = _defaults(sections.pop("Common keys"))
     assert list(sections) == algorithm_names()
     for name, section in sections.items():
-        fields = dataclasses.fields(algorithm_named(name).hyperparameters)
-        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [one.name for one in fields]
-        assert all(line.count("|") == 6 for line in section.splitlines() if line.startswith("| `"))
+        usual = re.findall(r"`(\w+)`", _after(script._USUAL, section))
+        other = re.findall(
+            r"`(\w+)` ([^,(]+)(?: \([^)]*\))?(?:, |$)", _after(script._OTHER, section)
+        )
+        assert {*usual, *dict(other)} <= set(described), name
+        found = [*_defaults(section).items(), *((key, described[key]) for key in usual), *other]
+        assert sorted(found) == sorted((key, default) for key, default, *_ in script.rows(name))
+
+
+def _defaults(section: str) -> dict[str, str]:
+    found = re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.MULTILINE)
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def _after(head: str, section: str) -> str:
+    """Return the paragraph of a section that begins in these words, without them."""
+    return " ".join(section.partition(head)[2].partition("\n\n")[0].split())
+
+
+def test_every_line_of_a_table_has_its_columns(script):
+    tables = re.findall(r"(?:^\|.*\n)+", script.PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    for table in tables:
+        assert len({line.count("|") for line in table.splitlines()}) == 1, table
+
+
+def test_a_key_that_allows_other_values_than_the_common_one_says_so(script):
+    common = script.common()
+    for name in algorithm_names():
+        section = script.page().split(f"\n## {name}\n")[1].split("\n## ")[0]
+        for key, default, allowed, meaning, _ in script.rows(name):
+            if (key, meaning) in common and common[key, meaning][1] != allowed:
+                assert f"`{key}` {default} ({allowed})" in " ".join(section.split()), (name, key)
 
 
 def test_nothing_is_said_of_a_key_that_no_algorithm_has(script):

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import textwrap
 import typing
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,17 +23,36 @@ from intarsia.training.key_meanings import SAID
 from intarsia.training.registry import algorithm_named, algorithm_names
 
 PAGE = Path(__file__).parents[1] / "reference" / "hyperparameters.md"
+MOST_APART = 2  # a key that more algorithms have is described once, at the head of the page
 _HEAD = """# Hyperparameters
 
-All keys of `[algorithm]` by algorithm: default, what is allowed, what it means, and when to change
-it. The tables are made from the code by `python docs/scripts/hyperparameters.py --write`.
+The keys of `[algorithm]`. All have a default but `model` of `own-networks`, and `rank` and
+`latent` of `flic-linear`. Change these first:
 
-What an algorithm does with its keys stands on its own page:
-[hyfdca](../explanations/hyfdca.md), [flic](../explanations/flic.md),
+- networks: `rate`, ten times up and down; then `local_epochs`, and `weight_decay` where clients
+  overfit
+- linear models: `loss`, to fit the labels; then `regularisation`
+- everything else only where its line names what you see
+
+`intarsia tune` looks for values ([tuning.md](../how-to/tuning.md)). Why an algorithm has a key
+stands on its page: [hyfdca](../explanations/hyfdca.md), [flic](../explanations/flic.md),
 [femam](../explanations/femam.md), [hyfem](../explanations/hyfem.md),
-[own-networks](../how-to/cohort.md). `intarsia tune` looks for values
-([tuning.md](../how-to/tuning.md)).
+[own-networks](../how-to/cohort.md). The page is made from the code by
+`python docs/scripts/hyperparameters.py --write`.
 """
+_TABLE = [
+    "| key | default | allowed | what it does | when to change it |",
+    "|---|---|---|---|---|",
+]
+_COMMON = [
+    "## Common keys",
+    "",
+    "Keys that three algorithms or more have, with the usual default. Each algorithm below says",
+    "which of them it has, and where its default is another.",
+    "",
+]
+_USUAL = "[Common keys](#common-keys): "
+_OTHER = "Common keys with another default: "
 
 
 def rows(name: str) -> Iterator[tuple[str, str, str, str, str]]:
@@ -73,20 +94,41 @@ def _range(cls: type, key: str, hint: Any) -> str:
     return settings._wording(hint).replace("typing.Any", "any value")
 
 
+def common() -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the usual default and range of each key that is described once."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for name in algorithm_names():
+        for key, default, allowed, meaning, _ in rows(name):
+            found[key, meaning].append((default, allowed))
+    return {
+        one: Counter(seen).most_common(1)[0][0]
+        for one, seen in found.items()
+        if len(seen) > MOST_APART
+    }
+
+
 def page() -> str:
     """Return the page."""
-    parts = [_HEAD]
+    shared, described, parts = common(), dict[str, str](), list[str]()
     for name in algorithm_names():
-        lines = [
-            f"| `{key}` | {default} | {allowed} | {meaning} | {advice} |"
-            for key, default, allowed, meaning, advice in rows(name)
-        ]
-        head = [
-            "| key | default | allowed | meaning | when to change it |",
-            "|---|---|---|---|---|",
-        ]
-        parts.append("\n".join([f"\n## {name}\n", *head, *lines, ""]))
-    return "".join(parts)
+        own, usual, other = list[str](), list[str](), list[str]()
+        for key, default, allowed, meaning, advice in rows(name):
+            most = shared.get((key, meaning))
+            if most is None:
+                own.append(f"| `{key}` | {default} | {allowed} | {meaning} | {advice} |")
+                continue
+            described[key] = f"| `{key}` | {most[0]} | {most[1]} | {meaning} | {advice} |"
+            values = f" ({allowed})" if allowed != most[1] else ""
+            if default == most[0] and not values:
+                usual.append(f"`{key}`")
+            else:
+                other.append(f"`{key}` {default}{values}")
+        told = [_USUAL + ", ".join(usual)] if usual else []
+        told += [_OTHER + ", ".join(other)] if other else []
+        lines = "\n".join([*_TABLE, *own, ""]) if own else ""
+        parts += [f"## {name}\n", lines, *(textwrap.fill(one, 100) + "\n" for one in told)]
+    head = "\n".join([*_COMMON, *_TABLE, *described.values(), ""])
+    return "\n".join([_HEAD, head, *filter(None, parts)])
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.plain import Geometry
 from intarsia.maths.linear import losses
 from intarsia.protocols import evaluation
-from intarsia.protocols.evaluation import LEAST_ROWS
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 from intarsia.training.registry import ALGORITHMS
 
 X, Y = table(80, 4)

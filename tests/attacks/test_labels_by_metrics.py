@@ -19,7 +19,7 @@ from intarsia.errors import StaleError, TableError
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import evaluation
+from intarsia.protocols import evaluation, evaluation_rows
 from intarsia.training.registry import ALGORITHMS
 from intarsia.training.setup import declare_exchanges
 
@@ -78,13 +78,14 @@ def test_a_message_says_nothing_of_rows():
     assert not dataclasses.fields(evaluation.Ask)
 
 
-@pytest.mark.parametrize("few", [1, evaluation.LEAST_ROWS - 1])
+@pytest.mark.parametrize("few", [1, evaluation_rows.LEAST_ROWS - 1])
 def test_a_client_with_few_labelled_rows_is_not_asked_and_does_not_answer(few, monkeypatch):
     made = federation(few)
     every, own = evaluated(made, "test")
     assert own.keys() == {"a"}
     assert every.samples == 10
-    monkeypatch.setattr(evaluation, "_enough", lambda evaluated: bool(evaluated.any()))
+    for module in (evaluation, evaluation_rows):
+        monkeypatch.setattr(module, "enough", lambda evaluated: bool(evaluated.any()))
     with pytest.raises(AssertionError):  # the sites are in this process: nobody refuses any more
         assert evaluated(made, "test")[1].keys() == {"a"}
 

@@ -22,7 +22,7 @@ from intarsia.maths.figures import error_products
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import evaluation, figures
+from intarsia.protocols import evaluation, evaluation_rows, figures
 from intarsia.training.registry import ALGORITHMS
 from intarsia.training.setup import declare_exchanges
 
@@ -66,7 +66,7 @@ class Departing:
         server, _ = FEDAVG.round(server, self.engine, self.engine.key())
         FEDAVG.certify(server, self.engine, self.engine.key())  # tells all the model
         self.w, schema = server.w, self.engine.schema("test")
-        wanted = evaluation.rows_to_evaluate(schema)
+        wanted = evaluation_rows.rows_to_evaluate(schema)
         given = losses.SQUARED, schema, wanted, "test", ""
         self.own = evaluation._functions(evaluation._given_scores, *given)
         score = evaluation._partial_scores(FEDAVG.model.predict, schema, "test")
@@ -188,7 +188,7 @@ def test_sums_for_intervals_are_of_fifty_rows_that_no_one_client_knows():
 
     def counted(*parts):
         blocks = {f"c{at}": block(x, y, part, range(4)) for at, part in enumerate(parts)}
-        return evaluation._rows_evaluated(
+        return evaluation_rows.samples_evaluated(
             Schema.of(blocks, LABELS), everyone[: len(set().union(*parts))]
         )
 

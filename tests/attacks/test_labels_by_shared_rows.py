@@ -18,8 +18,7 @@ from intarsia.engines.simulation import Simulation
 from intarsia.errors import TableError
 from intarsia.maths.linear import losses
 from intarsia.protocols import evaluation, evaluation_rows
-from intarsia.protocols.evaluation import LEAST_ROWS
-from intarsia.protocols.evaluation_rows import rows_that_count
+from intarsia.protocols.evaluation_rows import LEAST_ROWS, rows_that_count
 
 X, Y = table(60, 4)
 NUMBERS = X @ np.array([1.0, -2.0, 3.0, 0.5])
@@ -76,7 +75,9 @@ def test_no_sums_of_clients_tell_a_label_or_a_loss(held, monkeypatch):
     numbers = Labels("regression")
     assert not tells_one(read_of(held, numbers, losses.SQUARED), "label", NUMBERS)
     assert not tells_one(read_of(held), "loss", LOSSES)
-    monkeypatch.setattr(evaluation, "rows_that_count", lambda schema, *_: schema.label_holders > 0)
+    monkeypatch.setattr(
+        evaluation_rows, "rows_that_count", lambda schema, *_: schema.label_holders > 0
+    )
     assert tells_one(read_of(held, numbers, losses.SQUARED), "label", NUMBERS)
     assert tells_one(read_of(held), "loss", LOSSES)
 

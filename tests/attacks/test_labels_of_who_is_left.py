@@ -15,7 +15,7 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.maths.linear import losses
 from intarsia.protocols import evaluation
-from intarsia.protocols.evaluation import LEAST_ROWS
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 
 X, _ = table(60, 4)
 Y = np.where(np.arange(60) % 20 == 7, -1.0, 1.0)  # one of a's rows is of the first class

@@ -33,7 +33,7 @@ from intarsia.errors import (
     SiteError,
     TamperedError,
 )
-from intarsia.protocols import evaluation, figures
+from intarsia.protocols import evaluation, evaluation_rows, figures
 from intarsia.testing.toy_federations import CLASSES, rows_apart
 from intarsia.training.registry import ALGORITHMS, algorithm_named
 
@@ -286,7 +286,7 @@ def test_metrics_of_other_rows_are_named_with_their_client(change):
         for k, name in enumerate("ab")
     }
     schema = Schema.of(own, BINARY)
-    wanted = evaluation.rows_to_evaluate(schema)
+    wanted = evaluation_rows.rows_to_evaluate(schema)
     zero = np.zeros(2)
     told = evaluation.Sums(np.array([6.0, 6.0]), *[zero] * 6, np.array(0.5))
     evaluation._check_told(schema, wanted, "b", told)

@@ -18,7 +18,8 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.maths import figures
 from intarsia.maths.linear import losses
-from intarsia.protocols.evaluation import LEAST_ROWS, evaluate
+from intarsia.protocols.evaluation import evaluate
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 from intarsia.protocols.figures import ScoredRows, own_figures
 
 LEVELS = (2, 5, 6, 4)  # of four columns: 240 rows that there may be

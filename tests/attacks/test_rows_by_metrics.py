@@ -28,7 +28,7 @@ from intarsia.maths.figures import CROSS_ENTROPY
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import early_stopping, evaluation, figures
+from intarsia.protocols import early_stopping, evaluation, evaluation_rows, figures
 from intarsia.training import setup
 from intarsia.training.registry import ALGORITHMS
 from intarsia.training.setup import declare_exchanges
@@ -102,7 +102,7 @@ class Departing:
     def total(self, name, clients=("bank",), factor=1.0):
         """Return a total of some clients."""
         schema = self.engine.schema("test")
-        wanted = evaluation.rows_to_evaluate(schema)
+        wanted = evaluation_rows.rows_to_evaluate(schema)
         given = evaluation._given_scores, losses.LOGISTIC, schema, wanted, "test", ""
         own, score = evaluation._functions(*given), evaluation._partial_scores
         self.tell(factor)
@@ -337,7 +337,7 @@ def test_metrics_of_all_are_not_by_the_scores_of_one(name):
     """The others would metric zeros, and what they add be known."""
     departing = Departing(complete=False)
     schema = departing.engine.schema("test")
-    wanted = evaluation.rows_to_evaluate(schema)
+    wanted = evaluation_rows.rows_to_evaluate(schema)
     given = evaluation._given_scores, losses.LOGISTIC, schema, wanted, "test", ""
     score = evaluation._partial_scores(FEDAVG.model.predict, schema, "test")
     departing.tell(1.0)
@@ -461,7 +461,7 @@ def test_labels_that_all_have_are_counted_once_by_rows():
     """Who has the labels of all samples learns nothing by the total: all of them count."""
     same = {name: block(0, 12, 0) for name in ("bank", "shop")}
     schema = Schema.of(same, Labels("binary", ("a", "b")))
-    assert evaluation.times_evaluated(schema, None) == 6
+    assert evaluation_rows.times_evaluated(schema, None) == 6
 
 
 def test_beside_a_server_s_network_totals_of_clients_own_are_told_at_the_end_alone():
@@ -480,7 +480,7 @@ def test_beside_a_server_s_network_totals_of_clients_own_are_told_at_the_end_alo
 
 
 def test_metrics_are_asked_for_ever_more_seldom():
-    turns = [turn for turn in range(1, 200) if evaluation.is_due(turn, 8)]
+    turns = [turn for turn in range(1, 200) if evaluation_rows.is_due(turn, 8)]
     assert turns == [1, 2, 3, 4, 6, 8, 12, 20]
-    assert not any(evaluation.is_due(turn, 0) for turn in range(1, 50))
-    assert all(evaluation.is_due(turn, 100) for turn in range(1, 51))
+    assert not any(evaluation_rows.is_due(turn, 0) for turn in range(1, 50))
+    assert all(evaluation_rows.is_due(turn, 100) for turn in range(1, 51))

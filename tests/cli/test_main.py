@@ -301,7 +301,7 @@ def test_a_diverged_run_exits_with_status_1(experiment, monkeypatch, capfd):
 
 
 def test_a_stalled_run_exits_with_status_1_and_leaves_its_model(experiment, monkeypatch, capfd):
-    monkeypatch.setattr("intarsia.training.loop._PATIENCE", 5)
+    monkeypatch.setattr("intarsia.training.loop.PATIENCE", 5)
     # the shop is never there together with the bank, which has the labels
     keys = {"participation": 0.5, "participation_pattern": "cyclic", "evaluate_every": 1}
     changes = [f"experiment.{key}={value}" for key, value in keys.items()]

@@ -20,7 +20,7 @@ from numpy.testing import assert_array_equal
 from pyarrow import csv as arrow_csv
 
 from intarsia.data import reader
-from intarsia.data.column_types import column_of
+from intarsia.data.column import column_of
 from intarsia.data.formats import csv, pieces
 from intarsia.data.formats.pieces import gathered, stored
 from intarsia.data.reader import columns_of, read

@@ -20,7 +20,8 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
-from intarsia.experiment.federation import build, checksum
+from intarsia.experiment.checksums import checksum
+from intarsia.experiment.federation import build
 from intarsia.inspection.overlap import missing_percent
 from intarsia.models.feature_mapping import encode_known
 from intarsia.protocols.preprocessing import standardisation

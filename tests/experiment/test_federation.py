@@ -19,7 +19,7 @@ from intarsia.datasets import registry as datasets
 from intarsia.deployment.policy import hashed
 from intarsia.engines import codec
 from intarsia.errors import ExperimentError, FederationError, TableError
-from intarsia.experiment import federation
+from intarsia.experiment import checksums, federation
 from intarsia.experiment.config import from_dict
 
 
@@ -386,10 +386,10 @@ def test_a_checksum_is_that_of_all_bytes_in_order(tmp_path, in_threads):
         for name, block in blocks.items()
     )
     for threads in (1, 2, 5):
-        assert federation.checksum(blocks, 7, threads) == zlib.crc32(said, 7)
+        assert checksums.checksum(blocks, 7, threads) == zlib.crc32(said, 7)
     # the order counts: with two clients exchanged it is another one
     exchanged = {name: blocks[name] for name in ("two", "one", "three")}
-    assert federation.checksum(exchanged, 7, 5) != zlib.crc32(said, 7)
+    assert checksums.checksum(exchanged, 7, 5) != zlib.crc32(said, 7)
 
 
 @pytest.mark.usefixtures("sparse_tables")
@@ -408,13 +408,13 @@ def test_rows_that_are_not_written_yet_have_the_checksum_of_their_values(tmp_pat
         for one in (block.samples, x.data, x.indices, x.indptr, block.y, block.indicators)
     )
     for one in (block, replace(block, x=x)):
-        assert federation.checksum({"a": one}, 3) == zlib.crc32(said, 3)
+        assert checksums.checksum({"a": one}, 3) == zlib.crc32(said, 3)
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 1000, 70_001])
 def test_checksums_of_two_texts_join_to_that_of_both(size):
     first, second = b"what comes first", np.random.default_rng(size).bytes(size)
-    found = federation.joined_checksum(zlib.crc32(first), zlib.crc32(second), size)
+    found = checksums.joined_checksum(zlib.crc32(first), zlib.crc32(second), size)
     assert found == zlib.crc32(first + second)
 
 
@@ -562,7 +562,7 @@ def test_what_a_table_has_otherwise_is_told_by_column(change, said):
 
     def sums(table):
         read = table_from(table, client="bank", id="id", label="paid", categorical=("town",))
-        return federation.TableSums.of(read, hashed(read.samples))
+        return checksums.TableSums.of(read, hashed(read.samples))
 
-    before = codec.decode(codec.encode(sums(given)), federation.TableSums)
+    before = codec.decode(codec.encode(sums(given)), checksums.TableSums)
     assert before.changes(sums(change(given))) == tuple(said)

@@ -31,6 +31,7 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import evaluation
 from intarsia.protocols.evaluation import CROSS_ENTROPY, evaluate, evaluate_own
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 from intarsia.results import audit
 
 MODES = ["plain", "masked", "ckks"]
@@ -278,7 +279,7 @@ def test_intervals_of_numbers_over_all_samples_are_those_of_a_bootstrap_of_the_j
     order = np.argsort(z)
     counts = [round(one.samples) for one in every.figures.predictions]
     assert sum(counts) == 300
-    assert min(counts) >= evaluation.LEAST_ROWS
+    assert min(counts) >= LEAST_ROWS
     for one, rows in zip(
         every.figures.predictions, np.split(order, np.cumsum(counts)[:-1]), strict=True
     ):
@@ -370,10 +371,10 @@ def with_positives(count):
     return y
 
 
-@pytest.mark.parametrize("positives", [0, 1, evaluation.LEAST_ROWS - 1, evaluation.LEAST_ROWS])
+@pytest.mark.parametrize("positives", [0, 1, LEAST_ROWS - 1, LEAST_ROWS])
 def test_figures_of_a_class_with_few_rows_are_not_told(positives):
     _, own = evaluated(hospitals(with_positives(positives)))
-    told = positives == evaluation.LEAST_ROWS
+    told = positives == LEAST_ROWS
     for name in ("auc", "average_precision", "ks", "calibration_slope"):
         assert (getattr(own["r0c0"].figures, name) is not None) is told, name
     assert own["r0c0"].figures.brier is not None
@@ -381,11 +382,11 @@ def test_figures_of_a_class_with_few_rows_are_not_told(positives):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("positives", [0, evaluation.LEAST_ROWS - 1, evaluation.LEAST_ROWS])
+@pytest.mark.parametrize("positives", [0, LEAST_ROWS - 1, LEAST_ROWS])
 def test_a_client_with_few_rows_of_a_class_tells_no_macro_f1(positives, mode):
     _, own = evaluated(hospitals(with_positives(positives)), mode=mode)
     few, enough = own["r0c0"], own["r1c0"]
-    told = positives == evaluation.LEAST_ROWS
+    told = positives == LEAST_ROWS
     assert (few.macro_f1 is not None) is told
     assert ("macro_f1" in few.figures.intervals) is told
     assert enough.macro_f1 is not None
@@ -423,13 +424,13 @@ def test_the_one_client_with_labels_tells_its_counts_and_no_order(mode):
     assert every.figures.bounds == {}
     counts = confusion_matrix(Y, np.where(z > 0, 1.0, -1.0))
     assert np.array(every.figures.confusion).tolist() == counts.tolist()
-    assert all(one.samples >= evaluation.LEAST_ROWS for one in every.figures.calibration)
+    assert all(one.samples >= LEAST_ROWS for one in every.figures.calibration)
     crossed = audit.list_crossings(engine.books.crossings.summary())
     assert not {one for one in crossed if "ScoreCounts" in one}
 
 
 def test_the_one_client_with_labels_counts_no_class_of_few_rows():
-    y = np.where(np.arange(300) < evaluation.LEAST_ROWS - 1, 1.0, -1.0)
+    y = np.where(np.arange(300) < LEAST_ROWS - 1, 1.0, -1.0)
     every, _ = evaluated(the_one(y))
     for name in ("confusion", "calibration", "auc", "base_rate"):
         assert getattr(every.figures, name) is None, name

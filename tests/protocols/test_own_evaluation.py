@@ -23,7 +23,7 @@ from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.experiment import config as experiment  # noqa: E402
 from intarsia.experiment import federation  # noqa: E402
 from intarsia.maths.figures import share_interval  # noqa: E402
-from intarsia.protocols import evaluation  # noqa: E402
+from intarsia.protocols.evaluation_rows import LEAST_ROWS  # noqa: E402
 from intarsia.training import loop as training  # noqa: E402
 from intarsia.training import registry as catalogue  # noqa: E402
 from intarsia.training.timing import Clock  # noqa: E402
@@ -153,7 +153,7 @@ def test_hyfem_tells_classes_in_training_from_others_where_both_have_five_rows(
         shares.append(share)
         figures = found.metrics.clients[name].figures
         told = figures.trained_classes, figures.untrained_classes
-        if rows < evaluation.LEAST_ROWS:
+        if rows < LEAST_ROWS:
             assert told == (None, None)
             assert "trained_classes" not in figures.intervals
             continue
@@ -161,7 +161,7 @@ def test_hyfem_tells_classes_in_training_from_others_where_both_have_five_rows(
         ends = share_interval(figures.untrained_classes, rows)
         assert figures.intervals["untrained_classes"] == pytest.approx(ends)
     server, mean = found.metrics.server.figures, found.metrics.clients_mean.figures
-    if rows < evaluation.LEAST_ROWS:
+    if rows < LEAST_ROWS:
         assert server.trained_classes is mean.untrained_classes is None
         return
     of_clients, of_server = np.mean(shares, axis=0)

@@ -19,6 +19,7 @@ from intarsia.privacy.settings import Privacy
 from intarsia.training import loop as training
 from intarsia.training import registry as catalogue
 from intarsia.training.loop import TrainingState
+from intarsia.training.notes import ending
 
 NAMES = tuple("abcd")
 
@@ -126,13 +127,13 @@ def test_a_dual_above_the_primal_is_said_with_what_helps(monkeypatch):
     false = RoundMetrics.certified(1.0, 1.0 + 4e-6, "ascent")
     assert training.is_false(false)
     raw = described(preprocessing=Preprocessing(standardise=False))
-    note = training.false_bound(raw, false)
+    note = ending.false_bound(raw, false)
     assert note.startswith(
         "The certificate bounds nothing: its dual is above its primal, by 4.0e-06"
     )
     assert "predict the difference from a number near their mean" in note
     assert "set preprocessing.standardise = true" in note
-    assert "standardise" not in training.false_bound(described(), false)
+    assert "standardise" not in ending.false_bound(described(), false)
     monkeypatch.setattr(training, "is_false", lambda info: True)
     x = np.random.default_rng(1).normal(size=(60, 2))
     found = intarsia.run(
@@ -159,7 +160,7 @@ def test_sealed_sums_end_training_where_their_rounding_hides_the_gap():
 def test_a_note_says_what_keeps_the_gap_above_the_tolerance():
     def said(gap, mode="masked", rounding=0.0):
         info = RoundMetrics(gap_relative=gap, rounding=rounding)
-        return training.limited(described(privacy=Privacy(mode=mode)), info)
+        return ending.limited(described(privacy=Privacy(mode=mode)), info)
 
     assert "as far as float64 goes here; the tolerance 1e-06" in said(2e-6, "plain")
     exact = said(2e-6, rounding=1e-12)
@@ -208,7 +209,7 @@ def test_a_gap_that_stays_ends_training():
 
 
 def test_a_run_whose_gap_stays_ends_with_the_model_that_it_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_PATIENCE", 20)
+    monkeypatch.setattr(training, "PATIENCE", 20)
     rng = np.random.default_rng(3)
     x = rng.normal(size=(60, 4))
     y = (x @ [1.0, -1.0, 2.0, 0.5] > 0).astype(int)
@@ -272,7 +273,7 @@ def test_an_algorithm_that_ends_above_the_rounding_has_stalled():
         privacy=Privacy(mode="masked"),
         hyperparameters={"l1_ratio": 0.5},
     )
-    assert training.stall(description, ended) == (
+    assert ending.stall(description, ended) == (
         "The relative duality gap has not come below 4.0e-02 and no step lowers the objective, "
         "above the tolerance 1e-06; the model is that of round 9, with the certificate's gap: "
         "sealed sums are in fixed point, which has too few digits for a problem as badly "
@@ -284,9 +285,9 @@ def test_an_algorithm_that_ends_above_the_rounding_has_stalled():
 def test_more_rounds_are_advised_only_where_the_last_ones_lowered_the_gap():
     halved = judged(TrainingState(round=30, halved=1.0, halved_round=2), 0.5)
     assert (halved.halved, halved.halved_round) == (0.5, 30)
-    assert not training.barely_moved(replace(halved, round=39))
-    assert training.barely_moved(replace(halved, round=40))
-    assert not training.barely_moved(replace(halved, round=39 * 4, halved_round=118))
+    assert not ending.barely_moved(replace(halved, round=39))
+    assert ending.barely_moved(replace(halved, round=40))
+    assert not ending.barely_moved(replace(halved, round=39 * 4, halved_round=118))
     found = intarsia.run(tables=tables(), rounds=12, loss="hinge", method="ascent", sigma=1e4)
     assert found.finished == "rounds"
     said = "the last rounds hardly lowered it, more may not either; raise algorithm.regularisation."

@@ -2,9 +2,9 @@
 
 Read `reader` first: it goes from a `Source` (where a table is) to a `Table` (its columns), with
 `formats` and `dataframe` for the kinds of sources. `column_roles` finds ids, labels, features and
-groups among the columns, `column_types` makes numbers and categories of them, `labels` says what
-labels mean for all clients, and `encoding` encodes text and assembles the block. `parsing` gives
-one spelling to one value.
+groups among the columns, `column` reads the texts and numbers of one, `column_types` makes
+features, ids and labels of them, `labels` says what labels mean for all clients, and `encoding`
+encodes text and assembles the block. `parsing` gives one spelling to one value.
 """
 
 from typing import TYPE_CHECKING

@@ -18,17 +18,19 @@ from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array
 from intarsia.core.memory import new_array, slices
-from intarsia.data.column_types import (
+from intarsia.data.column import (
     FINITE,
     LARGEST,
     SMALLER,
     check_text,
     column_of,
+    is_number,
+    missing_numbers,
+)
+from intarsia.data.column_types import (
     features_of,
     ids_of,
-    is_number,
     labels_of,
-    missing_numbers,
     numbers_of,
     split_keys_of,
     weights_of,

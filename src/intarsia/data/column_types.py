@@ -13,11 +13,9 @@ categorical, and a level that few rows have is known as "other".
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array, have_repeats
+from intarsia.data.column import EXACT, FINITE, MANY, Column, column_of
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import (
     canonical,
@@ -44,7 +43,7 @@ from intarsia.data.parsing import (
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.table import Category
 from intarsia.data.texts import Texts, array_of
-from intarsia.errors import TableError, several
+from intarsia.errors import several
 
 # A text column is refused, unless it is listed as categorical, if it has more levels than this,
 MOST_LEVELS = 200
@@ -54,14 +53,6 @@ FEW_LEVELS = 10
 LONGEST_LEVEL = 60
 MOST_WORDS = 8
 
-_EXACT_ROLES = (
-    "id ",
-    "label ",
-    "split_by ",
-)  # of columns where a number never stands for a missing value
-_ALWAYS_MISSING = frozenset({"", "nan", "null"})
-_MANY = 500  # rows, of which calls of Arrow for each column take less time than loops of Python
-EXACT = 2**53  # up to here a float64 holds every whole number
 # of ids, as Arrow matches them
 _WHOLE = r"^-?(0|[1-9][0-9]*)(\.0+)?$"
 _WITH_ZEROS = r"^[+-]?[0-9]+(\.0+)?$"
@@ -74,343 +65,6 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"\S+@\S+\.\w+|\w+://\S+|www\.\S+")  # of mail, or of a page
-
-# what pyarrow raises for values that have no common type
-_NO_COLUMN = (
-    pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,
-    OverflowError,
-    TypeError,  # such as for an infinite decimal
-    UnicodeDecodeError,
-)
-
-# what a column has -> the Arrow types
-_KINDS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
-    "nothing": (types.is_null,),
-    "truth": (types.is_boolean,),
-    "whole": (types.is_integer,),
-    "decimal": (types.is_floating, types.is_decimal),
-    "text": (types.is_string, types.is_large_string, types.is_string_view),
-    "time": (types.is_temporal,),
-    "bytes": (types.is_binary, types.is_large_binary),
-}
-
-
-def column_of(values: Sequence[Any] | NDArray[Any] | pa.Array) -> pa.ChunkedArray:
-    """Return values as a column; Python values of different or unusual types become text."""
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
-    if isinstance(values, np.ndarray) and values.dtype.kind in "OSU":
-        text = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
-        values = text.tolist()
-    try:
-        own = pa.array(values, from_pandas=True)
-        usual = not isinstance(own.type, pa.BaseExtensionType)  # such as a UUID
-    except _NO_COLUMN:
-        usual = False
-    return pa.chunked_array([own if usual else as_text(values)])
-
-
-def as_text(values: Sequence[Any] | NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Return values as texts, or as bytes where some are such or `kind` is: bytes are no text."""
-    if any(isinstance(one, bytes) for one in values):
-        kind = pa.binary()
-    texts = [
-        None if _absent(one) else one if isinstance(one, bytes) else str(one) for one in values
-    ]
-    return pa.array(texts, kind or pa.string())
-
-
-def _may_have_nul(column: pa.ChunkedArray) -> bool:
-    """Return whether a NUL is among the letters that a column's texts, and maybe others, are in."""
-    if not types.is_string(column.type) and not types.is_large_string(column.type):
-        return True  # a view's letters are elsewhere, too
-    letters = (np.frombuffer(one.buffers()[2] or b"", np.uint8) for one in column.chunks)
-    return any(len(one) and not one.min() for one in letters)
-
-
-def check_text(text: str, place: str, source: Source) -> None:
-    """Raise if a text has a NUL, which arrays of text lose at its end, or is no valid Unicode."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise source.error(
-            f"{place} is {text[:40]!r}, with half a surrogate pair, which is not valid Unicode",
-            "correct it where the table is written",
-        )
-    if "\0" in text:
-        raise source.error(
-            f"{place} is {text[:40]!r}, with a NUL character, which is not text",
-            "remove the character where the table is written",
-        )
-
-
-def _absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
-
-
-@dataclass(frozen=True, eq=False)
-class _Column:
-    """A column whose type is known, on its way to values."""
-
-    values: pa.ChunkedArray  # without dictionary encoding
-    kind: str  # of _KINDS
-    category: bool  # it had dictionary encoding
-    name: str  # as errors name it, such as "id column 'patient'"
-    source: Source
-    listed: bool = False  # in `categorical`
-    before: int = 0  # rows of the table before these
-    setting: str = ""  # its name in an experiment file
-    unit: str = ""  # beside its numbers, where they are texts
-    limits: bool = False  # "<5" counts as 5
-
-    @classmethod
-    def of(
-        cls, values: pa.ChunkedArray, name: str, source: Source, role: str = "", before: int = 0
-    ) -> _Column:
-        """Return a column; refuse bytes, lists and the like."""
-        category = types.is_dictionary(values.type)
-        if category:
-            values = values.cast(values.type.value_type)
-        if types.is_timestamp(values.type):  # the same moment in every zone, as `dates` counts it
-            values = values.cast(pa.timestamp(values.type.unit))
-        kind, told = _kind(values.type), f"{role}column {name!r}"
-        listed = not role and name in source.categorical
-        if role in _EXACT_ROLES:  # an id or a label is what the table says
-            source = replace(source, missing=source.missing_words)
-        own = cls(values, kind, category, told, source, listed, before)
-        if role in ("", "label ") and not listed:
-            unit, limits = source.units.get(name, ""), name in source.limits
-            own = replace(
-                own, setting=json.dumps(name, ensure_ascii=False), unit=unit, limits=limits
-            )
-        if kind == "text" and _may_have_nul(values):
-            odd = arrow.match_substring_regex(values.cast(pa.string()), "\\x00")
-            if arrow.any(odd).as_py():
-                row = odd.to_pylist().index(True)
-                check_text(values[row].as_py(), f"{told}, row {row + 1},", source)
-        if kind == "bytes":
-            raise source.error(
-                f"column {name!r} has bytes (such as {(own.first or b'')[:20]!r}), which are no "
-                "text",
-                "save the column as text in UTF-8, or list it in exclude",
-                "save the column as text in UTF-8, or leave it out of the table",
-            )
-        if not kind:
-            advice = "a cell holds one number or text: convert the column, or "
-            raise source.error(
-                f"column {name!r} has values of type {str(values.type)[:40]} "
-                f"(first: {str(own.first)[:40]!r})",
-                advice + "list it in exclude",
-                advice + "leave it out of the table",
-            )
-        return own
-
-    @property
-    def first(self) -> Any:
-        """Return the first value that is not null."""
-        return next((one for one in self.values.to_pylist() if one is not None), None)
-
-    @property
-    def _as_text(self) -> pa.ChunkedArray:
-        """Return values as text: moments without zeros behind their seconds, in any unit."""
-        texts = self.values.cast(pa.string())
-        if not types.is_timestamp(self.values.type):
-            return texts
-        return arrow.replace_substring_regex(texts, r"(\.\d*[1-9])0+$|\.0+$", r"\1")
-
-    @property
-    def trimmed(self) -> pa.ChunkedArray:
-        """Return the text of each row without the blanks around it, null where missing."""
-        texts = arrow.utf8_trim_whitespace(self._as_text)
-        own = (re.escape(text.strip()) for text in self.source.missing)
-        missing = arrow.match_substring_regex(texts, f"^({'|'.join(['(?i:nan|null)?', *own])})$")
-        if not arrow.any(missing).as_py():
-            return texts
-        return arrow.if_else(missing, pa.nulls(len(texts), pa.string()), texts)
-
-    @cached_property
-    def _written(self) -> tuple[NDArray[np.intp], list[str]]:
-        """Return codes (samples,), and the text of each, "" where there is none."""
-        values = self._as_text.combine_chunks()
-        encoded = values.dictionary_encode(null_encoding="encode")
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        codes = array_of(encoded.indices).astype(np.intp)
-        return codes, ["" if raw is None else raw.strip() for raw in encoded.dictionary.to_pylist()]
-
-    @cached_property
-    def plain(self) -> tuple[NDArray[np.int32], Texts] | None:
-        """Return codes (samples,), -1 where missing, and the texts of a column of plain numbers.
-
-        None: it is no such column, or one of few rows. To look at each of many texts as one of
-        Python's takes 20 times as long.
-        """
-        if self.kind != "text" or len(self.values) < _MANY:
-            return None
-        # the first rows tell of most columns of other texts, which would be encoded for nothing
-        first = self._encoded(self.values.slice(0, _MANY))
-        found = self._encoded(self.values) if first[1].plain else first
-        return found if found[1].plain else None
-
-    def _encoded(self, values: pa.ChunkedArray) -> tuple[NDArray[np.int32], Texts]:
-        encoded = values.cast(pa.string()).combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
-        codes = array_of(encoded.indices, -1).astype(np.int32, copy=False)
-        return Texts(encoded.dictionary).without(missing, codes)
-
-    @property
-    def texts_of_many(self) -> tuple[NDArray[np.int32], Texts]:
-        """Return the codes (samples,) of a column of many rows, -1 where missing, and the texts."""
-        codes, texts = self._encoded(self._as_text)
-        codes, texts = texts.trimmed(codes)
-        missing = {text.strip() for text in self.source.missing}
-        return texts.without({*missing, *texts.like(r"^(?i:nan|null)?$")}, codes)
-
-    @cached_property
-    def texts(self) -> tuple[NDArray[np.intp], list[str | None]]:
-        """Return codes (samples,), and the text of each; None: it is missing."""
-        codes, written = self._written
-        missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
-        absent = (text in missing or text.lower() in _ALWAYS_MISSING for text in written)
-        return codes, [None if gone else text for gone, text in zip(absent, written, strict=True)]
-
-    def rows_of(self, chosen: Sequence[bool]) -> int:
-        """Return how many rows have one of the texts that are chosen, of all by their codes."""
-        return int(np.array([*chosen, False])[self._written[0]].sum())
-
-    @property
-    def marked(self) -> int:
-        """Return how many rows have a text that stands for a missing value as the source says."""
-        pairs = zip(self._written[1], self.texts[1], strict=True)
-        return self.rows_of(
-            [text is None and raw.lower() not in _ALWAYS_MISSING for raw, text in pairs]
-        )
-
-    def bare(self, text: str) -> str:
-        """Return a text without the column's unit, and the sign of a limit."""
-        return without_unit((self.limits and limit_of(text)) or text, self.unit)
-
-    def number(self, text: str) -> float | None:
-        """Return the number that a text says as the source writes numbers, or None."""
-        return number(self.bare(text), self.source.decimal, self.source.thousands)
-
-    def canonical(self, text: str) -> str:
-        """Return a category or class as text that is the same however the source writes numbers."""
-        return canonical(text, self.number(text))
-
-    def _check_exact(self, text: str, figure: float | None) -> None:
-        """Raise if a text is a whole number that is another one as a float64."""
-        bare = self.bare(text)
-        whole = re.sub(r"\D", "", bare).lstrip("0") or "0"
-        fraction = self.source.decimal in bare or "e" in bare.lower()
-        if not fraction and figure is not None and int(whole) != abs(figure):
-            raise self._inexact(text, self.row(text))
-
-    def _check_whole(self) -> None:
-        """Raise if one of 64-bit whole numbers is another one as a float64."""
-        span = arrow.min_max(self.values).as_py()
-        if max(abs(span["min"] or 0), abs(span["max"] or 0)) <= EXACT:
-            return
-        back = self.values.cast(pa.float64(), safe=False).cast(self.values.type, safe=False)
-        changed = arrow.fill_null(arrow.not_equal(back, self.values), False)
-        row = arrow.index(changed, True).as_py()
-        if row >= 0:
-            raise self._inexact(str(self.values[row].as_py()), self.before + row + 1)
-
-    def _inexact(self, text: str, row: int) -> TableError:
-        advice = "a feature of so many digits is mostly a code: list the column in "
-        return self.source.error(
-            f"{self.name} has {text} in row {row}, beyond the whole numbers that a float64 holds "
-            f"exactly (up to 2^53 = {EXACT})",
-            advice + "exclude or in categorical, or divide it by a power of ten",
-            "divide it by a power of ten, or leave the column out of the table",
-        )
-
-    def row(self, text: str) -> int:
-        """Return the first row, from 1, that has a text."""
-        codes, texts = self.texts
-        return int(np.flatnonzero(codes == texts.index(text))[0]) + 1
-
-    def numbers(
-        self, by_text: Sequence[str], advice: str, most: float | None = None
-    ) -> Array | None:
-        """Return float64 (samples,) with NaN where missing; None: some are no numbers.
-
-        Columns of the kinds `by_text` are read as text. An infinite value is refused with `advice`,
-        and one beyond `most`, by default `LARGEST`.
-        """
-        if self.kind == "nothing":
-            return np.full(len(self.values), np.nan)
-        if (values := self._plain_numbers(by_text)) is not None:
-            pass
-        elif self.kind in by_text:
-            codes, texts = self.texts
-            figures = [np.nan if text is None else self.number(text) for text in texts]
-            if None in figures:
-                return None
-            for text, figure in zip(texts, figures, strict=True):
-                if text is not None and EXACT <= abs(figure or 0.0) < np.inf:
-                    self._check_exact(text, figure)
-            values = np.array([*figures, np.nan], np.float64)[codes]
-        else:
-            if self.kind == "whole":
-                self._check_whole()
-            values = array_of(self.values.cast(pa.float64(), safe=False))
-            if self.source.missing:
-                values[np.isin(values, missing_numbers(self.source))] = np.nan
-        beyond = np.isinf(values) | (np.abs(values) > (LARGEST if most is None else most))
-        if beyond.any():
-            row, others = int(beyond.argmax()), int(beyond.sum()) - 1
-            infinite = bool(np.isinf(values[row]))
-            advice = advice if infinite else SMALLER
-            given = str(values[row])
-            if self.kind in by_text:
-                given = str(self.texts[1][self.texts[0][row]])
-            said = f"{self.name} is {given} in row {self.before + row + 1}"
-            if others and not self.before:
-                said += f", and {'infinite' if infinite else 'as large'} in {others} more"
-            settings = advice
-            # one number for all is mostly one that stands for none
-            if advice == FINITE or (advice == SMALLER and len(np.unique(values[beyond])) == 1):
-                settings += f', or add "{given}" to missing'
-            raise self.source.error(said, settings, advice)
-        return values
-
-    def _plain_numbers(self, by_text: Sequence[str]) -> Array | None:
-        """Return what `numbers` does, where a column read as text has plain numbers alone."""
-        as_they_are = self.source.decimal == "." and not self.unit
-        if self.kind not in by_text or not as_they_are or self.plain is None:
-            return None
-        codes, texts = self.plain
-        figures = texts.figures
-        return None if (np.abs(figures) >= EXACT).any() else np.append(figures, np.nan)[codes]
-
-    def levels(self) -> Category:
-        """Return the column as a category."""
-        codes, texts = self.texts
-        names = [None if text is None else self.canonical(text) for text in texts]
-        levels = tuple(sorted({name for name in names if name is not None}))
-        place = {level: position for position, level in enumerate(levels)}
-        target = np.array([-1 if name is None else place[name] for name in names] + [-1], np.int32)
-        least = self.source.least_rows
-        if least is None:
-            least = 1 if self.listed else LEAST_ROWS
-        return Category(target[codes], levels, least)
-
-
-FINITE = "expected a finite number: replace it by a number or by an empty cell (missing)"
-LARGEST = 1e70  # of a number: figures add up fourth powers, and 64-bit numbers end at 1e308
-SMALLER = (
-    f"expected a number of at most {LARGEST:g} in size: correct it, or divide the column by a "
-    "power of ten at every client"
-)
-
-
-def missing_numbers(source: Source) -> list[float]:
-    """Return the numbers that stand for a missing value."""
-    read = (number(text, source.decimal, source.thousands) for text in source.missing)
-    return [value for value in read if value is not None]
 
 
 @dataclass(frozen=True)
@@ -426,25 +80,14 @@ class _Reason:
 class _UnfitError(Exception):
     """A column is no feature; those of a table for one reason are told together."""
 
-    def __init__(self, own: _Column, said: str, reason: _Reason, detail: str = "") -> None:
+    def __init__(self, own: Column, said: str, reason: _Reason, detail: str = "") -> None:
         super().__init__(said)
         self.own, self.said, self.reason, self.detail = own, said, reason, detail
 
 
-def is_number(kind: pa.DataType, name: str, source: Source) -> bool:
-    """Return whether a feature column of a type has numbers, whatever is in it."""
-    return _kind(kind) in ("truth", "whole", "decimal") and name not in source.categorical
-
-
-def _kind(given: pa.DataType) -> str:
-    """Return which of `_KINDS` a type is; "": none."""
-    kinds = (kind for kind, tests in _KINDS.items() if any(is_(given) for is_ in tests))
-    return next(kinds, "")
-
-
 def numbers_of(column: pa.Array, name: str, source: Source, before: int) -> Array:
     """Return some rows of a column of numbers as float64 with NaN; `before` are those before."""
-    found = _Column.of(column_of(column), name, source, before=before).numbers((), FINITE)
+    found = Column.of(column_of(column), name, source, before=before).numbers((), FINITE)
     assert found is not None
     return found
 
@@ -486,7 +129,7 @@ _DURATION = re.compile(r"\d{1,3}:[0-5]\d(:[0-5]\d)?")  # of which times of day a
 
 def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
     """Return a feature column as float64 (samples,) with NaN, or as a category."""
-    own = _Column.of(column, name, source)
+    own = Column.of(column, name, source)
     amounts = bool(own.unit or own.limits)  # which no category has
     if (own.listed or (own.category and not amounts)) and own.kind != "nothing":
         given = [text for text in own.texts[1] if text is not None]
@@ -516,7 +159,7 @@ def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array
     return own.levels()
 
 
-def _days(own: _Column) -> Array:
+def _days(own: Column) -> Array:
     """Return dates as days since 1970-01-01 (samples,), NaN where missing; times count in UTC."""
     if own.kind == "time" and not _dated(own):
         raise _unfit_dates(own)
@@ -543,7 +186,7 @@ def _days(own: _Column) -> Array:
     return np.array([*days, np.nan], np.float64)[codes]
 
 
-def _dated(own: _Column) -> bool:
+def _dated(own: Column) -> bool:
     return bool(types.is_date(own.values.type) or types.is_timestamp(own.values.type))
 
 
@@ -563,7 +206,7 @@ def _are_dates(given: Sequence[str]) -> bool:
     return 2 * sum(bool(_DATE.fullmatch(one)) for one in given) > len(given)
 
 
-def _unfit_dates(own: _Column) -> _UnfitError:
+def _unfit_dates(own: Column) -> _UnfitError:
     start = "a feature is a number or a category: "
     if own.kind == "time" and not _dated(own):
         start += "convert it to a number, or "
@@ -580,7 +223,7 @@ def _unfit_dates(own: _Column) -> _UnfitError:
     return _UnfitError(own, "has dates or times", reason)
 
 
-def _check_spelling(own: _Column, given: Sequence[str]) -> None:
+def _check_spelling(own: Column, given: Sequence[str]) -> None:
     """Raise if texts are numbers, all of them, that another country or a spreadsheet wrote."""
     point, between = own.source.decimal, own.source.thousands
     bare = [own.bare(one) for one in given]
@@ -609,7 +252,7 @@ def _check_spelling(own: _Column, given: Sequence[str]) -> None:
     raise _UnfitError(own, f"has {said} (such as {example!r})", reason, f" ({example!r})")
 
 
-def _check_marks(own: _Column, given: Sequence[str]) -> None:
+def _check_marks(own: Column, given: Sequence[str]) -> None:
     """Raise if texts are numbers, some with a decimal point and some with a decimal comma."""
     written = {own.bare(one): one for one in given}
     both = mixed_marks_of(written)
@@ -622,7 +265,7 @@ def _check_marks(own: _Column, given: Sequence[str]) -> None:
     raise _UnfitError(own, f"{said} ({point}, {comma})", reason, f" ({point}, {comma})")
 
 
-def _check_unit(own: _Column, given: Sequence[str]) -> None:
+def _check_unit(own: Column, given: Sequence[str]) -> None:
     """Raise if every text is a number with the same sign of a currency, or unit."""
     unit = unit_of([limit_of(one) or one for one in given], FEW_LEVELS)
     if not unit or unit == own.unit:
@@ -638,12 +281,12 @@ def _check_unit(own: _Column, given: Sequence[str]) -> None:
     raise _UnfitError(own, said, reason, f" ({given[0]!r})")
 
 
-def _as_unit(own: _Column, unit: str) -> str:
+def _as_unit(own: Column, unit: str) -> str:
     """Return the setting by which numbers are read without a unit."""
     return f'units = {{ {own.setting} = "{unit}" }}'
 
 
-def _check_category(own: _Column, given: list[str]) -> None:
+def _check_category(own: Column, given: list[str]) -> None:
     """Raise if a text column that is not listed as categorical is not plainly a category."""
     _check_spelling(own, given)
     _check_marks(own, given)
@@ -676,7 +319,7 @@ def _check_category(own: _Column, given: list[str]) -> None:
     _check_public(own, given)
 
 
-def _check_negatives(own: _Column, given: Sequence[str]) -> None:
+def _check_negatives(own: Column, given: Sequence[str]) -> None:
     """Raise if texts are numbers, some with a minus as spreadsheets write it, as in (1,200)."""
     negative = [one for one in given if negative_of(one)]
     if not 0 < len(negative) < len(given):
@@ -692,7 +335,7 @@ def _check_negatives(own: _Column, given: Sequence[str]) -> None:
     raise _UnfitError(own, said, reason, f" ({where})")
 
 
-def _check_among_numbers(own: _Column, given: Sequence[str], words: Sequence[str]) -> None:
+def _check_among_numbers(own: Column, given: Sequence[str], words: Sequence[str]) -> None:
     """Raise if the texts beside numbers are limits, such as "<5", or numbers with a unit."""
     where = f"{words[0]!r} in row {own.row(words[0])}"
     if all(own.number(limit_of(one)) is not None for one in words):
@@ -716,7 +359,7 @@ def _check_among_numbers(own: _Column, given: Sequence[str], words: Sequence[str
     raise _UnfitError(own, said, reason, f" ({where})")
 
 
-def _check_public(own: _Column, given: list[str]) -> None:
+def _check_public(own: Column, given: list[str]) -> None:
     """Raise if a text column that is not listed as categorical may tell single rows."""
     problem = _telling(own, given)
     if problem == _DATES:
@@ -749,7 +392,7 @@ def _check_public(own: _Column, given: list[str]) -> None:
 _DATES = "has dates or times"
 
 
-def _telling(own: _Column, given: list[str]) -> str:
+def _telling(own: Column, given: list[str]) -> str:
     """Return why the texts of a column may tell single rows, without one of them; "": no reason."""
     codes, texts = own.texts
     present = np.array([*(text is not None for text in texts), False])[codes]
@@ -776,7 +419,7 @@ def ids_of(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray
                 f"id_type is {source.id_type!r} but there is no id", "set id or remove id_type"
             )
         return np.array([f"{source.name}:{row}" for row in range(rows)], np.str_)
-    own = _Column.of(column, source.id or "samples", source, "id ")
+    own = Column.of(column, source.id or "samples", source, "id ")
     if own.kind == "truth":
         advice = "an id tells all rows apart: name the column that does"
         raise source.error(f"{own.name} has true and false", advice)
@@ -827,7 +470,7 @@ def _texts_of(column: pa.ChunkedArray) -> NDArray[np.str_]:
     return found.view(f"U{found.shape[1]}")[:, 0]
 
 
-def _check_whole_ids(own: _Column, ids: pa.ChunkedArray) -> None:
+def _check_whole_ids(own: Column, ids: pa.ChunkedArray) -> None:
     """Raise if ids lost digits before they were read."""
     if own.source.id_type == "text":
         return
@@ -860,7 +503,7 @@ def _whole_numbers(ids: pa.ChunkedArray, *, strict: bool) -> tuple[NDArray[np.in
         return None, list(beyond).index(True)
 
 
-def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:
+def _unique(samples: NDArray[Any], own: Column) -> NDArray[Any]:
     if have_repeats(samples):
         ids, counts = np.unique(samples, return_counts=True)
         repeated = counts > 1
@@ -885,7 +528,7 @@ _VISITS = 0.1  # share of the ids of several rows from which on these are sample
 def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     """Return labels: float64 with NaN if all are numbers, else canonical text."""
     name = source.label or "label"
-    own = _Column.of(column, name, source, "label ")
+    own = Column.of(column, name, source, "label ")
     marked = own.marked if own.kind == "text" else 0
     used: dict[str, bool] = {}
     if source.label_map:
@@ -898,7 +541,7 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
         mapped = [None if label is None else named.get(label, one) for label, one in pairs]
         marked += own.rows_of([one == "" for one in mapped])
         column = column_of(pa.array(np.array([*mapped, None], object)[codes], pa.string()))
-        own = _Column.of(column, name, source, "label ")
+        own = Column.of(column, name, source, "label ")
     if own.kind == "time":
         raise source.error(
             f"{own.name} has dates or times (first: {str(own.first)!r})",
@@ -932,7 +575,7 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
 
 def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:
     """Return the weight of each row's loss, (samples,); 1 where there is no label."""
-    own = _Column.of(column, str(source.weights), source, "weights ")
+    own = Column.of(column, str(source.weights), source, "weights ")
     if labels is None:
         raise source.error(
             f"{own.name} is set but no label", "weights are of labelled rows: set label too"
@@ -960,7 +603,7 @@ def split_keys_of(column: pa.ChunkedArray, source: Source) -> NDArray[np.str_]:
 
     Numbers are text too, so that 7 here and "7" or 7.0 there are one group.
     """
-    own = _Column.of(column, str(source.split_by), source, "split_by ")
+    own = Column.of(column, str(source.split_by), source, "split_by ")
     codes, texts = own.texts
     absent = own.rows_of([one is None for one in texts])
     if absent:
@@ -992,8 +635,8 @@ def coded_texts(
 
     Numbers, dates and truth values are written as text. TableError for bytes, lists and the like.
     """
-    own = _Column.of(column, name, source)
-    if len(own.values) >= _MANY:
+    own = Column.of(column, name, source)
+    if len(own.values) >= MANY:
         return own.texts_of_many
     codes, texts = own.texts
     places: dict[str, int] = {}  # blanks around a text may have told two apart

@@ -45,8 +45,8 @@ from intarsia.core.block import ClientId
 from intarsia.core.files.npz import check_npz, unpacked_limit
 from intarsia.core.memory import folder_of, kept
 from intarsia.core.settings import absolute_path, hyperparameters
+from intarsia.data.column import check_text, column_of
 from intarsia.data.column_roles import table_of_columns, table_of_matrix
-from intarsia.data.column_types import check_text, column_of
 from intarsia.data.formats import parquet
 from intarsia.data.formats.csv import delimited_text
 from intarsia.data.formats.libsvm import parse_libsvm

@@ -58,12 +58,11 @@ from intarsia.errors import (
 from intarsia.experiment import config as experiment
 from intarsia.experiment import entity_alignment
 from intarsia.experiment.checks import check_label_values
+from intarsia.experiment.checksums import TableSums, checksum
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
 from intarsia.experiment.federation import (
-    TableSums,
     build,
-    checksum,
     held_for_stopping,
     held_out,
     table_of,
@@ -72,8 +71,8 @@ from intarsia.experiment.federation import (
 from intarsia.privacy.entity_matching.pseudonyms import shown
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import evaluation, preprocessing
-from intarsia.protocols.evaluation import LEAST_ROWS
+from intarsia.protocols import evaluation, evaluation_rows, preprocessing
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 from intarsia.protocols.preprocessing import few_values
 from intarsia.protocols.preprocessing.rare_values import without_rare
 from intarsia.training import privacy_guarantee
@@ -512,65 +511,23 @@ class Work:
         settled = codec.decode(message, Settled, Schema, Holding, Labels)
         self.schemas, self.sealing, self._declared = settled.schemas, None, None
         settings, name = self._experiment, self._settings.name
-        if not self._blocks:
-            raise StaleError("Schemas came before the site's table was encoded.")
-        check_clients(self._settings.policy, len(self.schemas["train"].clients))
-        labelled = Holding.of(self._blocks["train"]).labelled.sum()
-        check_rows(self._settings.policy, int(np.sum(settled.kept)), int(labelled))
-        self._check_asked(settled.schemas)
-        if any(schema.labels != self._labels for schema in settled.schemas.values()):
-            raise RefusedError(
-                "The schemas have other labels than the site's table was encoded with; run the "
-                "algorithm as it is at the server."
-            )
-        _check_own(self._blocks, settled, name)
-        if self._alone:
-            _check_alone(settled.schemas, name)
-        self._check_evaluated()
+        self._check_settled(settled)
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
-        rows, values = None, dict[str, NDArray[np.uint64] | None]()
-        if self._rows is not None:
-            train = self._blocks["train"]
-            rows = self._trained.check(self._hashes_of(train.samples))
-            if "train" in evaluated_parts(self.schemas) and train.y is not None:
-                evaluated = self._hashes_of(train.samples[~np.isnan(train.y)])
-                self._evaluated_ids["train"] = self._evaluated.check(evaluated)
+        rows = None if self._rows is None else self._compare_rows()
         for part in {**self._blocks}:
             block = self._blocks.pop(part)
             if part in self.schemas:
                 own = settle_block(block, name, self.schemas[part], settings.preprocessing)
                 self._blocks[part] = own
         schema = self.schemas["train"]
-        if self._rows is not None:
-            values = self._leave_values_out(schema)
+        values = {} if self._rows is None else self._leave_values_out(schema)
         standardise = settings.preprocessing.standardise
         train = without_rare(self._blocks["train"], name, schema, standardise=standardise)
         self._blocks["train"] = train
-        privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
-        release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
-        clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
-        self._clip = release.clip if clip and release is not None else None
-        made = {"prepared": True, "clipped": clip, "counted once": self._algorithm.model.additive}
-        self._lacking = tuple(name for name, needed in made.items() if needed)
-        if release is not None and self._algorithm.private is not None:
-            self._algorithm = self._algorithm.private(release)
-        assert self._call is not None
-        job = self._call.run, self._let_in, self._settings.policy
-        taking_part = {part: len(block.samples) for part, block in self._blocks.items()}
-        self._requests.begin(*job, self._agreed().hex(), taking_part)
-        if rows is not None and self._read_ids is not None:
-            self._read_rows.keep(self._read_ids)
-            self._trained.keep(rows)
-            self._values.keep(values, rows)
-            for evaluated in self._evaluated_ids.values():
-                self._evaluated.keep(evaluated)
-            waiting = {"rows": self._waiting, "values": self._values_out}
-            for what, count in {**waiting, "labels": self._labels_out}.items():
-                if count:
-                    told = {"run": self._call.run, what: count}
-                    self._record({"event": f"new {what} wait", **told})
+        self._take_noise(schema)
+        self._begin_job(rows, values)
         prepared = preprocessing.initial(
             *(name, self._blocks["train"], schema),
             alone=reads_alone(self._algorithm, self._options),
@@ -587,6 +544,67 @@ class Work:
         me, cards, owner_sets, agreed, known = self._met
         greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed, known)
         return Greeted(prepared, self._drawn), greetings
+
+    def _check_settled(self, settled: Settled) -> None:
+        """Refuse schemas that are not of the site's table, or that its owner does not allow."""
+        if not self._blocks:
+            raise StaleError("Schemas came before the site's table was encoded.")
+        check_clients(self._settings.policy, len(self.schemas["train"].clients))
+        labelled = Holding.of(self._blocks["train"]).labelled.sum()
+        check_rows(self._settings.policy, int(np.sum(settled.kept)), int(labelled))
+        self._check_asked(settled.schemas)
+        if any(schema.labels != self._labels for schema in settled.schemas.values()):
+            raise RefusedError(
+                "The schemas have other labels than the site's table was encoded with; run the "
+                "algorithm as it is at the server."
+            )
+        _check_own(self._blocks, settled, self._settings.name)
+        if self._alone:
+            _check_alone(settled.schemas, self._settings.name)
+        self._check_evaluated()
+
+    def _compare_rows(self) -> NDArray[np.uint64]:
+        """Return the hashed ids of the training rows, which differ enough from earlier jobs'."""
+        train = self._blocks["train"]
+        rows = self._trained.check(self._hashes_of(train.samples))
+        if "train" in evaluated_parts(self.schemas) and train.y is not None:
+            evaluated = self._hashes_of(train.samples[~np.isnan(train.y)])
+            self._evaluated_ids["train"] = self._evaluated.check(evaluated)
+        return rows
+
+    def _take_noise(self, schema: Schema) -> None:
+        """Take the algorithm's private form where noise is asked for, and what is left to do."""
+        settings = self._experiment
+        privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
+        release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
+        clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
+        self._clip = release.clip if clip and release is not None else None
+        made = {"prepared": True, "clipped": clip, "counted once": self._algorithm.model.additive}
+        self._lacking = tuple(name for name, needed in made.items() if needed)
+        if release is not None and self._algorithm.private is not None:
+            self._algorithm = self._algorithm.private(release)
+
+    def _begin_job(
+        self,
+        rows: NDArray[np.uint64] | None,
+        values: Mapping[str, NDArray[np.uint64] | None],
+    ) -> None:
+        """Note that the job begins, on which rows and values, and how many new ones wait."""
+        assert self._call is not None
+        job = self._call.run, self._let_in, self._settings.policy
+        taking_part = {part: len(block.samples) for part, block in self._blocks.items()}
+        self._requests.begin(*job, self._agreed().hex(), taking_part)
+        if rows is None or self._read_ids is None:
+            return
+        self._read_rows.keep(self._read_ids)
+        self._trained.keep(rows)
+        self._values.keep(values, rows)
+        for evaluated in self._evaluated_ids.values():
+            self._evaluated.keep(evaluated)
+        waiting = {"rows": self._waiting, "values": self._values_out, "labels": self._labels_out}
+        for what, count in waiting.items():
+            if count:
+                self._record({"event": f"new {what} wait", "run": self._call.run, what: count})
 
     def _leave_values_out(self, schema: Schema) -> dict[str, NDArray[np.uint64] | None]:
         """Leave few new values of columns that others have, too, out; return those that train.
@@ -620,7 +638,7 @@ class Work:
         server = evaluation.server_blocks(model, self._options, self.schemas["train"])
         for part in evaluated_parts(self.schemas):
             schema = self.schemas[part]
-            rows = evaluation.rows_evaluated_at(schema, self._settings.name, server)
+            rows = evaluation_rows.rows_evaluated_at(schema, self._settings.name, server)
             check_evaluated(self._settings.policy, part, rows)
 
     def _meet(self, state: Any, message: bytes) -> tuple[Any, Any]:

@@ -2,8 +2,8 @@
 
 Read `config` first: the file's tables, keys and defaults. `federation` builds training and test
 blocks, with `entity_alignment` for sample ids and `feature_dictionary` for column names and units.
-`checks` holds what clients' tables must have in common, `published` the figures of
-papers, and `search` what `intarsia tune` tries.
+`checks` holds what clients' tables must have in common, `checksums` tells whether they changed,
+`published` holds the figures of papers, and `search` what `intarsia tune` tries.
 """
 
 from typing import TYPE_CHECKING

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, Labels, sort_keys
 from intarsia.core.schema import Schema
-from intarsia.data.column_types import LARGEST
+from intarsia.data.column import LARGEST
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, several
 from intarsia.experiment.config import Experiment, Split
 from intarsia.experiment.entity_alignment import Names

@@ -14,8 +14,8 @@
    `count_classes`, `sum_scores`, `count_scores` and `sum_errors`, see `protocols.figures`.
 
 A loss is a sum over the rows, and so many losses of one client's rows, by as many models, would
-tell the rows. So totals are of as many models as `times_evaluated` says, and those of each client
-by itself are told of one, at the end.
+tell the rows. So totals are of as many models as `evaluation_rows.times_evaluated` says, and those
+of each client by itself are told of one, at the end.
 
 `evaluate_own`: clients' own models, which nothing is added to. `send_metrics_own` and the others
 of that ending are steps 2 to 4, each client's with the scores of its own model.
@@ -40,7 +40,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +54,17 @@ from intarsia.maths import figures as judging
 from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
 from intarsia.protocols import figures as exchanged
-from intarsia.protocols.evaluation_rows import Mask, rows_that_count
+from intarsia.protocols.evaluation_rows import (
+    LEAST_ROWS,
+    Mask,
+    enough,
+    evaluated_clients,
+    labelled_samples,
+    models_evaluated,
+    rows_to_evaluate,
+    samples_evaluated,
+    whole_to_evaluate,
+)
 from intarsia.protocols.figures import (
     AskKey,
     Binned,
@@ -72,13 +81,10 @@ _function = partial(fl.client_function, protocol="evaluation")
 Part = fl.Part
 Trained = Callable[[Any], NDArray[np.bool_]]  # state → classes in training, (classes,)
 
-LEAST_ROWS: Final = 5  # of a client that are evaluated, if any; figures: on each side of a class
 _AT_THE_END: Final = 1  # model by which a client tells its own metrics
 # rows of a client that it tells the logarithms of labels of: with the sums of whole numbers and of
 # their squares these tell each label of fewer
 _LEAST_LOGARITHMS: Final = 50
-# rows that are evaluated, by the feature blocks of a server's network: asked for many times
-_TO_GRADE: Final = WeakKeyDictionary[Schema, dict[tuple[str, ...] | None, Mask]]()
 _MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
 
 
@@ -242,9 +248,7 @@ def sends(
         given = _own_scores(predict), loss, schema, wanted, part, "_own"
         own = _functions(*given, trained=trained)
         # the server's network is evaluated in its stead
-        served = server is not None and evaluated_clients(
-            schema, _whole_to_evaluate(schema, server)
-        )
+        served = server is not None and evaluated_clients(schema, whole_to_evaluate(schema, server))
         return _metrics_sent(own, schema, wanted, in_training=not served)
     score = fl.sums(_partial_scores(predict, schema, part))
     functions = _functions(_given_scores, loss, schema, wanted, part, "", shape=shape)
@@ -259,7 +263,7 @@ def _metrics_sent(
     totals = [functions.count_scores, functions.sum_errors]
     if schema.labels.task != "regression":
         totals = [functions.count_classes, functions.sum_scores, functions.count_scores]
-    models = _models_evaluated(schema, wanted) if in_training else 0
+    models = models_evaluated(schema, wanted) if in_training else 0
     found = [*fl.each(fl.asks(functions.send_metrics, functions.measure), most=_AT_THE_END)]
     found += fl.asks(functions.draw_key)
     for one in [functions.sum_metrics, *totals][not in_training :]:
@@ -288,36 +292,6 @@ def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block,
     return lambda state, block, _: predict(state, block)
 
 
-def _models_evaluated(schema: Schema, wanted: Mask) -> int:
-    """Return by how many models `sum_metrics` is answered: few, beside the rows.
-
-    One for each two rows. Of several clients those of the one with the most do not count: it could
-    take them away from the total.
-    """
-    rows = [
-        int((wanted[schema.samples.own(name)] & schema.labelled_at(name)).sum())
-        for name in evaluated_clients(schema, wanted)
-    ]
-    every = _labelled(schema, wanted)
-    others = every - max(rows, default=0)
-    return max(1, (others or every) // 2)
-
-
-def is_due(turn: int, most: int) -> bool:
-    """Return whether to evaluate at a turn (1, 2, …) of a training that may be long, `most` times.
-
-    At each turn until half of the times are over, then at every second one until half of those that
-    are left are, and so on.
-    """
-    began, step = 0, 1
-    while most > 0:
-        some = -(-most // 2)
-        if turn <= began + some * step:
-            return (turn - began) % step == 0
-        began, step, most = began + some * step, 2 * step, most - some
-    return False
-
-
 def _totals(
     clients: fl.Clients,
     schema: Schema,
@@ -340,7 +314,7 @@ def _totals(
     # discloses how well the model does on the labelled samples of all clients together
     found = clients.reveal(clients.sum(functions.sum_metrics, messages))
     count, correct = (float(one) for one in _whole(schema, np.asarray(found.counts)))
-    of_all = np.asarray(found.means) * (_labelled(schema, wanted) / count)
+    of_all = np.asarray(found.means) * (labelled_samples(schema, wanted) / count)
     if schema.labels.task == "regression":
         value, label, square, error = (float(one) for one in of_all)
         spread = square - label**2
@@ -352,11 +326,6 @@ def _totals(
         told = clients.reveal(clients.sum(functions.count_classes, messages))
         f1 = float(judging.macro_f1(_whole(schema, np.asarray(told.counts))))
     return Evaluation(float(of_all[0]), correct / count, None, f1, round(count))
-
-
-def _labelled(schema: Schema, wanted: Mask) -> int:
-    """Return how many samples count that somebody has the label of."""
-    return int((wanted & (schema.label_holders > 0)).sum())
 
 
 def _evaluated(
@@ -511,25 +480,6 @@ def _holding(schema: Schema) -> list[ClientId]:
     return [name for name in schema.clients if len(schema.holdings[name].samples)]
 
 
-def evaluated_clients(
-    schema: Schema, wanted: Mask, clients: Sequence[ClientId] | None = None
-) -> list[ClientId]:
-    """Return those of some clients (None: of all) that have enough rows to be evaluated."""
-    return [
-        name
-        for name in (schema.clients if clients is None else clients)
-        if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))
-    ]
-
-
-def _rows_evaluated(schema: Schema, wanted: Mask) -> tuple[int, int]:
-    """Return how many samples are evaluated, and how many without the client that has the most."""
-    held = {one: schema.samples.own(one) for one in evaluated_clients(schema, wanted)}
-    rows = [own[wanted[own] & schema.labelled_at(one)] for one, own in held.items()]
-    every = len(np.unique(np.concatenate(rows)))
-    return every, every - max(map(len, rows))
-
-
 def evaluate_scores(
     block: Block,
     z: Array,
@@ -568,59 +518,6 @@ def _of_rows(
     return ScoredRows(z[:, held], truth, share[held], labels, loss, max(1, least), alone, trained)
 
 
-def _enough(evaluated: NDArray[np.bool_]) -> bool:
-    """Return whether so many rows of a client are evaluated that it answers, (samples,)."""
-    return int(np.count_nonzero(evaluated)) >= LEAST_ROWS
-
-
-def too_few(schema: Schema, wanted: Mask) -> tuple[ClientId, ...]:
-    """Return the clients that have labels, but of too few rows to be evaluated."""
-    labelled = [name for name in schema.clients if schema.labelled_at(name).any()]
-    evaluated = evaluated_clients(schema, wanted, labelled)
-    return tuple(name for name in labelled if name not in evaluated)
-
-
-def rows_to_evaluate(schema: Schema, server: Sequence[str] | None = None) -> Mask:
-    """Return which samples are evaluated, (samples,).
-
-    `server` are the feature blocks of a server's network that is evaluated beside clients' own.
-    """
-    known = _TO_GRADE.setdefault(schema, {})
-    key = None if server is None else tuple(server)
-    if key not in known:
-        whole = None if server is None else whole_samples(schema, server)
-        known[key] = rows_that_count(schema, LEAST_ROWS, whole)
-        known[key].flags.writeable = False
-    return known[key]
-
-
-def times_evaluated(schema: Schema, server: Sequence[str] | None) -> int:
-    """Return by how many models metrics over all samples are told in training.
-
-    `server` are the feature blocks of the server's network, None where there is none.
-    """
-    whole = np.zeros(0, bool) if server is None else _whole_to_evaluate(schema, server)
-    return _models_evaluated(schema, whole if whole.any() else rows_to_evaluate(schema, server))
-
-
-def rows_evaluated_at(schema: Schema, client: ClientId, server: Sequence[str] | None) -> int:
-    """Return of how many rows a client sends metrics: the fewest of those that it sends; 0: none.
-
-    `server` are the feature blocks of the server's network, None where there is none.
-    """
-    wanted = [rows_to_evaluate(schema, server)]
-    if server is not None:
-        wanted.append(_whole_to_evaluate(schema, server))
-    own, labelled = schema.samples.own(client), schema.labelled_at(client)
-    rows = [int(np.count_nonzero(one[own] & labelled)) for one in wanted]
-    return min((number for number in rows if number >= LEAST_ROWS), default=0)
-
-
-def _whole_to_evaluate(schema: Schema, server: Sequence[str]) -> Mask:
-    """Return which samples a server's network is evaluated on, (samples,)."""
-    return rows_to_evaluate(schema, server) & whole_samples(schema, server)
-
-
 def _own_places(block: Block) -> NDArray[np.intp]:
     """Return where a client's samples stand in the schema."""
     assert block.places is not None  # engines have aligned it
@@ -641,7 +538,7 @@ def _label_share(schema: Schema, block: Block, wanted: Mask) -> Array:
     count = len(places)
     labelled = np.zeros(count, bool) if block.y is None else ~np.isnan(block.y)
     held = labelled & wanted[places]
-    if not _enough(held):
+    if not enough(held):
         raise TableError(
             f"Metrics over {int(held.sum())} of {count} rows were asked for, and of fewer than "
             f"{LEAST_ROWS} they would tell the labels; ask clients with more labelled rows."
@@ -702,7 +599,7 @@ def _functions(
         if schema.labels.task == "regression":
             terms += [found.label, found.square, found.error]
         # the means keep within the range of sealed sums
-        means = np.array([one[1] for one in terms]) / _labelled(schema, wanted)
+        means = np.array([one[1] for one in terms]) / labelled_samples(schema, wanted)
         return state, MetricTotals(np.array([found.count[1], found.correct[1]]), means)
 
     def count_classes(
@@ -732,7 +629,7 @@ def _functions(
         state: Any, block: Block, message: Ranges, rng: fl.RandomKey
     ) -> tuple[Any, ErrorSums]:
         found = scored(state, block, message.z)
-        return state, exchanged.errors_summed(found, message, *_rows_evaluated(schema, wanted))
+        return state, exchanged.errors_summed(found, message, *samples_evaluated(schema, wanted))
 
     def draw_key(
         state: Any, block: Block, message: AskKey, key: fl.SecretKey
@@ -861,7 +758,7 @@ def server_sends(
     trained: Trained | None = None,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate_server`."""
-    scores, wanted = _server_scores(server), _whole_to_evaluate(schema, blocks)
+    scores, wanted = _server_scores(server), whole_to_evaluate(schema, blocks)
     given = scores, loss, schema, wanted, part, "_server"
     functions = _functions(*given, trained=trained)
     layer = fl.sums(_partial_layer(server, schema, blocks, part))
@@ -894,7 +791,7 @@ def evaluate_server(
 
     None if the clients together hold all blocks of no labelled sample.
     """
-    wanted = _whole_to_evaluate(schema, blocks)
+    wanted = whole_to_evaluate(schema, blocks)
     if not wanted.any():
         return None
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
@@ -916,19 +813,10 @@ def server_blocks(model: fl.Model, options: Any, schema: Schema) -> tuple[str, .
     return None if made_of is None else tuple(made_of.blocks)
 
 
-def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
-    """Return of which samples the clients together hold every block, (samples,)."""
-    known = feature_blocks(schema)
-    nobody: frozenset[ClientId] = frozenset()
-    holders = [frozenset(known[name].owners) if name in known else nobody for name in blocks]
-    cells = [all(owners & some for some in holders) for owners in schema.samples.owner_sets]
-    return np.array(cells, bool)[schema.samples.cell_of]
-
-
 def _partial_layer(
     server: fl.ServerModel, schema: Schema, blocks: Sequence[str], part: Part
 ) -> fl.ClientFunction:
-    known, wanted = feature_blocks(schema), _whole_to_evaluate(schema, blocks)
+    known, wanted = feature_blocks(schema), whole_to_evaluate(schema, blocks)
 
     def partial_layer(
         state: Any, block: Block, message: Ask, rng: fl.RandomKey

@@ -1,9 +1,10 @@
 """Train an experiment in one process: set-up, rounds, evaluation, baselines, result.
 
 Read `run` first: the whole sequence. `setup` builds the engine. `loop` chooses the clients of each
-round, runs it and decides when to stop. `outcome` makes the result and writes it. `baselines`
-trains on pooled data and at each client alone, for `yardsticks`, which keeps that beside a finished
-run. `checks` and `privacy_guarantee` refuse what an algorithm or the privacy settings do not allow.
+round, runs it and decides when to stop. `notes` says what a reader must know of how it ended and of
+the scores. `outcome` makes the result and writes it. `baselines` trains on pooled data and at each
+client alone, for `yardsticks`, which keeps that beside a finished run. `checks` and
+`privacy_guarantee` refuse what an algorithm or the privacy settings do not allow.
 `experiment_schema` describes the experiment file to editors; what the keys of algorithms mean
 stands in `key_meanings`.
 """

@@ -41,7 +41,8 @@ from intarsia.errors import ConvergenceError, ExperimentError, FederationError, 
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
-from intarsia.protocols.evaluation import Evaluation, evaluate, evaluate_scores, whole_samples
+from intarsia.protocols.evaluation import Evaluation, evaluate, evaluate_scores
+from intarsia.protocols.evaluation_rows import whole_samples
 from intarsia.protocols.untrained_levels import as_learnt_alone
 from intarsia.results.result import Finished
 from intarsia.training.loop import Part, evaluate_clients, simulate

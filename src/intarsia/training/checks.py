@@ -19,7 +19,7 @@ from intarsia.experiment.config import Experiment, NamedDataset
 from intarsia.inspection.overlap import block_classes
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
-from intarsia.protocols import evaluation
+from intarsia.protocols import evaluation, evaluation_rows
 from intarsia.training import loop, privacy_guarantee
 from intarsia.training.baselines import Baseline
 
@@ -282,13 +282,13 @@ def check_stopping(description: Experiment, schemas: Mapping[str, Schema]) -> No
     if not description.early_stopping:
         return
     schema = schemas["validation"]
-    evaluated = evaluation.evaluated_clients(schema, evaluation.rows_to_evaluate(schema))
+    evaluated = evaluation_rows.evaluated_clients(schema, evaluation_rows.rows_to_evaluate(schema))
     if not evaluated:
         raise ExperimentError(
             f"[split] stopping is {description.split.stopping:g}, which holds out at most "
             f"{max(int(one.labelled.sum()) for one in schema.holdings.values())} labelled rows of "
-            f"a client, and rounds are compared by clients with {evaluation.LEAST_ROWS} or more; "
-            "raise stopping, or set early_stopping = 0 and stopping = 0."
+            f"a client, and rounds are compared by clients with {evaluation_rows.LEAST_ROWS} or "
+            "more; raise stopping, or set early_stopping = 0 and stopping = 0."
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 SAID: dict[str, tuple[str, str]] = {
     "a": ("a of the rate a/(b + √t) in round t", "lower where the objective rises"),
     "aggregation": ("share of the rounds with a step to the mean", "lower to save traffic"),
-    "alignment": ("distance of a class's points to its anchor", "see flic.md; costs differ"),
+    "alignment": ("distance of a class's points to its anchor", "hardly ever (flic.md)"),
     "alignment_epochs": (
         "epochs on the alignment alone after each round",
         "1 where embeddings drift from the anchors between rounds",
@@ -21,13 +21,19 @@ SAID: dict[str, tuple[str, str]] = {
     ),
     "anchor_average": ("how learned covariances are averaged", "barycentre: the paper's mean"),
     "anchor_classes": ("classes of the third term in the shared step", "all: the authors' code"),
-    "anchor_covariance": ("whether anchors' covariances are learned", "with many rows a class"),
+    "anchor_covariance": (
+        "whether anchors' covariances are learned",
+        "learned with many rows a class",
+    ),
     "anchor_scale": (
         "deviation that anchors are drawn with; images' embeddings: 1",
         "10 where classes mix",
     ),
-    "anchor_variance": ("e of the anchors' covariance e·I", "with the scale of the features"),
-    "ascents": ("dual ascents in a round of shares, at most", "hardly ever"),
+    "anchor_variance": (
+        "e of the anchors' covariance e·I",
+        "with the spread of a class in the latent space",
+    ),
+    "ascents": ("dual ascents in a round with clients away, at most", "hardly ever"),
     "b": ("b of the rate a/(b + √t)", "raise where the first rounds overshoot"),
     "barycentre_steps": ("exchanges that find a barycentre in a round", "lower to save traffic"),
     "batch": ("rows of a gradient step", "lower for few rows a client; raise for speed"),
@@ -108,14 +114,14 @@ SAID: dict[str, tuple[str, str]] = {
         "whether matching opens server neurons",
         "everybody where hidden is narrow and starts are matched",
     ),
-    "hidden": ("units of the hidden layers", "raise with rows and features"),
+    "hidden": ("units of each hidden layer", "raise with rows and features"),
     "huber_delta": ("δ of the Huber loss, in the label's unit", "to the size of usual errors"),
     "iterations": ("iterations of the solver, at most", "raise where a note says so"),
     "keep_own": (
         "a client may keep a network that it trained alone",
         "true where clients differ so much that some are better off alone",
     ),
-    "l1_ratio": ("share ρ of the ℓ1 penalty", "above 0 for weights that are exactly 0"),
+    "l1_ratio": ("share ρ of the ℓ1 penalty, below 1", "above 0 for weights that are exactly 0"),
     "label_bins": ("bins of numbers aligned together; 0: rows", "with many rows a client"),
     "label_smoothing": (
         "share of a label that all classes have alike",
@@ -166,7 +172,10 @@ SAID: dict[str, tuple[str, str]] = {
     "noise": ("normal numbers that your loss draws", "where your objective needs some"),
     "objective": ("your loss; empty: cross-entropy", "where the loss is your own"),
     "optimiser": ("adam or sgd, fresh in each round", "sgd as papers have it; then raise rate"),
-    "own_epochs": ("epochs on the client's own network in a round", "as local_epochs"),
+    "own_epochs": (
+        "epochs on the client's own network in a round",
+        "lower where clients overfit",
+    ),
     "patience": ("rounds without better accuracy that end a level", "raise for noisy accuracy"),
     "passes": ("passes of a matching over clients, at most", "hardly ever"),
     "points": ("points whose kernels are compared", "raise for steadier kernels; traffic R²"),
@@ -175,7 +184,7 @@ SAID: dict[str, tuple[str, str]] = {
         "double to compare runs, bf16 on an accelerator that has it",
     ),
     "liblinear.precision": ("tolerance of the solver", "lower for more digits"),
-    "pretraining_batch": ("rows of a step before the first round", "as batch"),
+    "pretraining_batch": ("rows of a step before the first round", "lower for few rows a client"),
     "pretraining_epochs": (
         "epochs that align embeddings first; images' embeddings: 100",
         "lower to save time",
@@ -198,7 +207,7 @@ SAID: dict[str, tuple[str, str]] = {
     "regularisation": ("λ of the penalty λ/2 ‖w‖²", "raise for few rows, lower for many"),
     "scaled": ("entries scaled to deviation 1 before clustering", "true: the authors' code"),
     "scaling": ("first layer's input scaled by d₀/d_m", "false: the paper"),
-    "schedule": ("how the rate falls from round to round", "cosine where the end is unsteady"),
+    "schedule": ("how the rate falls over the rounds", "cosine where the end is unsteady"),
     "schedule_factor": (
         "what the rate falls to (cosine), or by (step)",
         "lower for a steadier end",
@@ -225,7 +234,8 @@ SAID: dict[str, tuple[str, str]] = {
         "balanced: by how many have a class of a row's blocks",
         "all: the paper; tells clients less of who has which class",
     ),
-    "start": ("what models or classifiers start from", "see femam.md, hyfem.md"),
+    "femam.start": ("what the models of a new level start from", "random: with clustering = loss"),
+    "hyfem.start": ("what classifiers start from", "matched where starts differ (hyfem.md)"),
     "steadiness": ("variance of accuracy (percent) that is steady", "lower to train levels longer"),
     "hyfdca.step": ("how long ascents step: searched, or gamma", "fixed: the paper"),
     "flic-linear.step": ("η, size of a step", "lower where training diverges"),
@@ -234,15 +244,16 @@ SAID: dict[str, tuple[str, str]] = {
     "system": ("how Newton's system is made", "hardly ever (hyfdca.md)"),
     "unseen_rows": ("output rows of classes that a client lacks", "averaged: the paper"),
     "validation": ("share of rows kept to judge levels or networks by", "raise for few rows"),
-    "variant": ("the paper's variant", "see the algorithm's page"),
+    "flic.variant": ("hl: a hidden layer that all share", "hl where one layer says too little"),
+    "hyfem.variant": ("avg: no proximal terms", "avg to compare with plain averages"),
     "warm_up": ("rounds of level 1 before groups are looked for", "raise for few rows a client"),
     "weight_decay": (
         "decay of the layers behind the embedding",
         "three times as much where clients overfit; from 0 to 1e-3",
     ),
     "weights": (
-        "what clients count for in an average",
-        "samples: by their rows; clients: small ones as large ones",
+        "what clients count for in an average: their labelled rows, or all alike",
+        "clients where small ones matter as much as large ones; equal is an older name of it",
     ),
     "window": ("rounds that accuracy must be steady for; 0: never", "raise for noisy accuracy"),
 }

@@ -6,7 +6,6 @@ on other machines (`intarsia.deployment.run`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from intarsia.core.algorithm import Algorithm, FinalResult
-from intarsia.core.block import Array, ClientId, Labels
+from intarsia.core.block import Array, ClientId
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.disclosure import Release
 from intarsia.core.feature_blocks import doubled
@@ -25,9 +24,9 @@ from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.workers import Cluster
-from intarsia.errors import CheckpointError, ExperimentError, Stopped, listed
+from intarsia.errors import CheckpointError, ExperimentError, Stopped
 from intarsia.experiment import config as experiment
-from intarsia.experiment.config import LARGEST_CONSTANT, Experiment
+from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.proposals.id_choice import notes_on_ids_as_features
 from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
@@ -36,8 +35,7 @@ from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.plots.runs.artist import artist_beside
 from intarsia.plots.runs.pictures import Held
 from intarsia.plots.sides import missing_fractions
-from intarsia.protocols import early_stopping, evaluation
-from intarsia.protocols.evaluation import Evaluation
+from intarsia.protocols import early_stopping, evaluation_rows
 from intarsia.protocols.preprocessing.preparation import Preparation
 from intarsia.results import audit, result, run_folder
 from intarsia.results.checkpoint import Checkpoints
@@ -48,6 +46,8 @@ from intarsia.training import outcome as outcomes
 from intarsia.training import privacy_guarantee, setup, timing, yardsticks
 from intarsia.training.baselines import Baseline
 from intarsia.training.loop import Listeners, Part, Progress
+from intarsia.training.notes import ending
+from intarsia.training.notes.scores import notes_on_scores
 from intarsia.training.outcome import Outcome
 from intarsia.training.registry import checked_algorithm, choose, errors_placed
 from intarsia.training.timing import Clock
@@ -500,15 +500,14 @@ def train_to_end(task: training.Task) -> Outcome:
             with clock.part("checkpoints"):
                 task.store.settle()
     description, ended = task.description, _ending(task, state, conclusion)
-    notes = _notes_on_training(task, state, conclusion, ended)
-    notes += training.fallen(task, state, None if every is None else every.accuracy)
-    notes += training.scored_seldom(task, state)
-    notes += _notes_on_scores(task, conclusion, every, ended)
-    slow = description.participation == 1 and training.barely_moved(state)
+    accuracy = None if every is None else every.accuracy
+    notes = ending.notes_on_training(task, state, conclusion, ended, accuracy)
+    notes += notes_on_scores(task, conclusion, every, ended)
+    slow = description.participation == 1 and ending.barely_moved(state)
     return Outcome(
         *(state.round, ended, conclusion, every, own, notes),
         best_round=state.chosen if description.early_stopping else None,
-        helps=training.remedies(description) if slow else "",
+        helps=ending.remedies(description) if slow else "",
     )
 
 
@@ -521,278 +520,6 @@ def _ending(
     met = gap is not None and tolerance > 0 and training.is_met(gap, tolerance)
     # rounds carry scores on, whose rounding hides a gap that a count from new ones shows
     return "tolerance" if met and ended != "early_stopping" else ended
-
-
-def _notes_on_training(
-    task: training.Task, state: training.TrainingState, conclusion: FinalResult, ended: str
-) -> tuple[str, ...]:
-    """Return notes on how training ended."""
-    description, info = task.description, conclusion.info
-    notes: tuple[str, ...] = ()
-    gap = info.gap_relative
-    if ended == "algorithm" and gap is not None and gap > (description.tolerance or training.WIDE):
-        notes += (training.limited(description, info),)
-    if description.early_stopping:
-        notes += (training.stopped(description, state),)
-    if state.finished == "rounds" and state.round < description.rounds:
-        assert task.release is not None
-        notes += (
-            f"Training ended after {state.round} of {description.rounds} rounds: some "
-            f"began again, and each attempt counts among the {task.release.releases} releases "
-            "that the noise was measured for.",
-        )
-    if training.is_false(info):
-        notes += (training.false_bound(description, info),)
-    elif ended == "stalled":
-        notes += (training.stall(description, state),)
-    return notes
-
-
-def _notes_on_scores(
-    task: training.Task, conclusion: FinalResult, every: Evaluation | None, ended: str
-) -> tuple[str, ...]:
-    """Return notes on which samples are evaluated, and on scores that say little."""
-    schema, model = task.engine.schema(task.part), task.algorithm.model
-    part = "test" if task.part == "test" else "training"
-    blocks = evaluation.server_blocks(model, task.options, task.engine.schema("train"))
-    wanted = evaluation.rows_to_evaluate(schema, blocks)
-    labelled, left = int(wanted.sum()), int((schema.label_holders > 0).sum() - wanted.sum())
-    few = evaluation.too_few(schema, wanted)
-    has_network = conclusion.network is not None
-    notes: tuple[str, ...] = ()
-    if every is None and has_network and model.server_model is not None:
-        notes += (
-            "The server's network has no score: at no test sample do the clients together hold all "
-            "blocks; score a table that has all of them by intarsia predict --client server.",
-        )
-    if left:
-        notes += (
-            f"In no metric: {left:,} labelled {part} samples of which clients' metrics, less each "
-            f"other, would tell sums over fewer than {evaluation.LEAST_ROWS}.",
-        )
-    if few:
-        notes += (
-            f"Not evaluated: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "
-            "samples, whose metrics would tell their labels; split.test holds more samples out.",
-        )
-    if not (schema.label_holders > 0).any():
-        notes += (
-            f"There are no scores: none of the {len(schema.samples):,} {part} samples has a label "
-            "at any client; split.test holds more samples out, split.salt others.",
-        )
-    if has_network and every is not None and every.samples < labelled and not few:
-        notes += (
-            f'"All samples" are {every.samples:,} of the {labelled:,} {part} samples with a label: '
-            "those of which the clients together hold all blocks of the server's network. A "
-            "client's scores are of all its own.",
-        )
-    notes += one_class(every, schema.labels, part)
-    notes += few_of_a_class(every, schema.labels, part)
-    if part == "test":
-        chance = no_better_than_chance(every, schema.labels, task.description, task.options)
-        notes += chance or extreme_scores(every, task.description, task.options)
-        notes += drawn_probabilities(every, schema.labels, task)
-        notes += off_quantile(every, task, ended)
-    return notes
-
-
-def one_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
-    """Return a note where a model says one class of all samples, of which there are several."""
-    only = None if every is None or every.figures is None else every.figures.only_class
-    if every is None or only is None:
-        return ()
-    name = labels.classes[only]
-    return (
-        f"The model says {name!r} of all {every.samples:,} {part} samples: its accuracy is the "
-        "share of that class. See the AUC for whether its scores tell the classes apart; with "
-        "classes of very different size, another threshold of the score may serve.",
-    )
-
-
-_FEW = 20  # rows of a class, below which its figures are mostly chance
-
-
-def few_of_a_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
-    """Return a note where few of the evaluated samples are of one of two classes."""
-    counts = None if every is None or every.figures is None else every.figures.confusion
-    if every is None or counts is None or len(counts) != 2:
-        return ()
-    few, name = min(zip(map(sum, counts), labels.classes, strict=True))
-    if few >= _FEW:
-        return ()
-    return (
-        f"{few:,.6g} of the {every.samples:,} {part} samples are {name!r}: the intervals of scores "
-        "are wide. Hold more rows out (split.test), or others (-c split.salt=2), and see how far "
-        "the scores move; more rows help most.",
-    )
-
-
-_WORSE_THAN_MEAN = -0.05  # an R² from which on the mean of the labels clearly errs less
-
-
-def no_better_than_chance(
-    every: Evaluation | None, labels: Labels, description: Experiment, options: Any
-) -> tuple[str, ...]:
-    """Return a note where a model says no more of the labels than their shares, or their mean."""
-    if every is not None and every.r2 is not None and every.r2 < _WORSE_THAN_MEAN:
-        remedy = _against_overfitting(description, options)
-        loss = getattr(options, "loss", None)
-        if loss in ("huber", "quantile"):
-            remedy += (
-                f" Or nothing is wrong: where labels have a long tail on one side, {loss} does not "
-                "follow their mean, by which R² judges; compare the mean absolute error with that "
-                "of other losses."
-            )
-        if loss == "squared":
-            remedy = (
-                "Where a few labels are far from the rest, squares follow these alone: compare "
-                f"another algorithm.loss, such as huber, or labels in logarithms. {remedy}"
-            )
-        return (
-            f"R² is {every.r2:.3g}: the mean of the labels would err less than the model. {remedy}",
-        )
-    found = None if every is None else every.figures
-    interval = None if found is None else found.intervals.get("auc")
-    if found is None or found.auc is None or interval is None or interval[0] > _CHANCE:
-        return ()
-    return (
-        f"The scores may be no better than chance: the AUC is {found.auc:.3g}, 95 % interval "
-        f"{interval[0]:.3g} to {interval[1]:.3g}, and chance is {_CHANCE}. See whether "
-        f"{labels.name!r} is the column to predict, and whether the others can tell it; of few "
-        "rows, more that are held out (split.test) make the interval narrower.",
-    )
-
-
-_CHANCE = 0.5
-_EXTREME = 0.8  # the calibration slope that the whole interval is below; 1 is right
-
-
-def extreme_scores(
-    every: Evaluation | None, description: Experiment, options: Any
-) -> tuple[str, ...]:
-    """Return a note where probabilities are nearer to 0 and 1 than they should be, beyond chance.
-
-    So it is where a model overfits its training rows: many rare levels, few rows.
-    """
-    found = None if every is None else every.figures
-    interval = None if found is None else found.intervals.get("calibration_slope")
-    if found is None or interval is None or interval[1] >= _EXTREME:
-        return ()
-    return (
-        f"Probabilities are too near to 0 and 1: the calibration slope is "
-        f"{found.calibration_slope:.3g}, 95 % interval {interval[0]:.3g} to {interval[1]:.3g}, "
-        f"where 1 is right. {_against_overfitting(description, options)}",
-    )
-
-
-_DRAWN = 0.25  # of the rarer share of rows, by which a mean probability is told as off
-_UNSURE = 0.1  # the like of the classes that a model of several says
-
-
-def drawn_probabilities(
-    every: Evaluation | None, labels: Labels, task: training.Task
-) -> tuple[str, ...]:
-    """Return a note where the penalty on the intercept draws probabilities together beyond chance.
-
-    In training the mean probability of a class is its share less λb/c², where the intercept b is
-    the weight of a constant c, which is penalised: of a rare class it is too high. One of several
-    classes is rare, too.
-    """
-    found = None if every is None else every.figures
-    penalty = getattr(task.options, "regularisation", 0.0)
-    constant = task.description.preprocessing.constant
-    slow = constant > 1 and caveats.steps_along_gradients(task.description, task.options)
-    drawn = constant > 0 and penalty > 0 and not slow
-    if found is None or not found.calibration or not drawn:
-        return ()
-    rows = sum(one.samples for one in found.calibration)
-    mean = sum(one.samples * one.probability for one in found.calibration) / rows
-    share = sum(one.samples * one.share for one in found.calibration) / rows
-    two = len(labels.classes) == 2
-    least = _DRAWN * min(share, 1 - share) if two else _UNSURE
-    beyond = abs(mean - share) > max(least, 3 * math.sqrt(share * (1 - share) / rows))
-    if not beyond or (abs(mean - 0.5) > abs(share - 0.5) if two else mean > share):
-        return ()
-    of = repr(labels.classes[1]) if two else "the classes that the model says"
-    come = "of the rows have it" if two else "come true"
-    return (
-        f"Probabilities of {of} are {mean:.3g} on the average, and {share:.3g} {come}: the penalty "
-        "holds for the intercept, too, which matters where a class has few rows. "
-        f"{_against_drawing(task, penalty)}",
-    )
-
-
-def _against_drawing(task: training.Task, penalty: float) -> str:
-    """Return what to set so that the penalty holds less for the intercept."""
-    description, constant = task.description, task.description.preprocessing.constant
-    slow = caveats.steps_along_gradients(description, task.options)
-    if slow or description.privacy.epsilon or constant * 10 > LARGEST_CONSTANT:
-        return (
-            f"A lower algorithm.regularisation than {penalty:.4g} may help; intarsia tune looks "
-            "for it."
-        )
-    return (
-        f"Set preprocessing.intercept = {10 * constant:g}, of which it holds for a hundredth, or "
-        f"algorithm.regularisation lower than {penalty:.4g}."
-    )
-
-
-def _against_overfitting(description: Experiment, options: Any) -> str:
-    """Return what to set where a model follows its training rows too closely."""
-    penalty = getattr(options, "regularisation", None)
-    if penalty is not None:
-        return (
-            f"A higher algorithm.regularisation than {penalty:.4g} mostly helps; intarsia tune "
-            "looks for it."
-        )
-    if description.early_stopping:
-        return "intarsia tune looks for better hyperparameters."
-    return "early_stopping in [experiment], with stopping in [split], mostly helps."
-
-
-_OFF = 0.03  # least distance of a coverage from its quantile that a note tells
-
-
-def off_quantile(
-    every: Evaluation | None, task: training.Task, finished: str | None
-) -> tuple[str, ...]:
-    """Return a note where other than a share τ of the labels lies up to a quantile, beyond chance.
-
-    In training the share is τ - λb/c² with the intercept b, the weight of a constant c, which is
-    penalised: there the derivative is 0. A mean of predictions is about b, where features have the
-    mean 0.
-    """
-    found = None if every is None else every.figures
-    interval = None if found is None else found.intervals.get("coverage")
-    if found is None or found.coverage is None or interval is None:
-        return ()
-    share, (low, high), right = found.coverage, interval, task.options.quantile
-    if low <= right <= high or abs(share - right) < _OFF:
-        return ()
-    penalty, bins = task.options.regularisation, found.predictions or ()
-    rows = max(sum(one.samples for one in bins), 1)
-    constant = task.description.preprocessing.constant
-    lost = penalty * sum(one.samples * one.predicted for one in bins) / rows
-    lost /= max(constant, 1.0) ** 2
-    if not constant:
-        cause = "Without an intercept it is right by accident alone: set preprocessing.intercept."
-    elif lost / (right - share) > 0.5:
-        cause = (
-            f"The penalty on the intercept accounts for {100 * abs(lost):.2g} points. "
-            f"{_against_drawing(task, penalty)} Labels less a usual one help, too."
-        )
-    elif finished == "rounds":
-        cause = "Training ended at its limit of rounds: more of them may help."
-    else:
-        cause = (
-            f"Where columns are many for the rows, a higher algorithm.regularisation than "
-            f"{penalty:.4g} mostly helps; with many equal labels no prediction has another share."
-        )
-    return (
-        f"{100 * share:.3g} % of the test labels are up to the prediction, 95 % interval "
-        f"{100 * low:.3g} to {100 * high:.3g} %, where {100 * right:.4g} % are right "
-        f"(algorithm.quantile). {cause}",
-    )
 
 
 @dataclass(eq=False)
@@ -835,7 +562,7 @@ class InThisProcess:
             self.notes += caveats.seen_in_training(found.train, found.test)
         if self.folder is not None:
             # only the blocks know; who is handed the picture is told no single cell
-            self.missing = missing_fractions(found.train, least=evaluation.LEAST_ROWS)
+            self.missing = missing_fractions(found.train, least=evaluation_rows.LEAST_ROWS)
         return found.schema
 
     def check(self, plan: Plan) -> None:

@@ -31,7 +31,7 @@ from intarsia.maths.linear import losses
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import differential_privacy, evaluation, preprocessing
+from intarsia.protocols import differential_privacy, evaluation, evaluation_rows, preprocessing
 from intarsia.protocols.preprocessing.rare_values import with_one_number, without_rare
 from intarsia.protocols.untrained_levels import rows_of_untrained
 from intarsia.results import run_folder
@@ -413,7 +413,7 @@ def declare_exchanges(
             server=blocks,
             **how,
         )
-        models = evaluation.times_evaluated(schemas[part], blocks) + 1  # the last at the end
+        models = evaluation_rows.times_evaluated(schemas[part], blocks) + 1  # the last at the end
         if model.server_model is not None and blocks is not None:
             given = model.server_model, schemas[part], blocks, loss
             metrics += evaluation.server_sends(*given, **how)

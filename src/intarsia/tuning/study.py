@@ -40,7 +40,7 @@ from intarsia.experiment import config, federation, search
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.search import OBJECTIVES, SCORES, Range, Search
 from intarsia.plots.tuning import tuning_picture
-from intarsia.protocols import evaluation
+from intarsia.protocols import evaluation_rows
 from intarsia.results import run_folder
 from intarsia.results.lock import alone
 from intarsia.results.result import Result, Score
@@ -530,7 +530,7 @@ def _lacking(work: _Work, tried: Experiment, objective: str) -> str:
     numbers = labels.task == "regression"
     if numbers != (objective == "r2"):
         return "this experiment's scores lack; "
-    evaluated = evaluation.evaluated_clients(schema, evaluation.rows_to_evaluate(schema))
+    evaluated = evaluation_rows.evaluated_clients(schema, evaluation_rows.rows_to_evaluate(schema))
     held = []
     for name in evaluated:
         own = found.test[name].y
@@ -542,7 +542,7 @@ def _lacking(work: _Work, tried: Experiment, objective: str) -> str:
         held.append(f"{' and '.join(each)} at {name!r}")
     needs = "rows of different labels" if numbers else "rows of different classes"
     if len(evaluated) == 1 and not numbers:
-        needs = f"{evaluation.LEAST_ROWS} rows or more of each class"
+        needs = f"{evaluation_rows.LEAST_ROWS} rows or more of each class"
     split, more = tried.split, "set folds lower in [tune]"
     where = f"fold {split.fold + 1} of {split.folds}"
     if not split.folds:

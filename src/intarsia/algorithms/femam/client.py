@@ -39,7 +39,7 @@ from intarsia.errors import RefusedError
 from intarsia.maths import shrinkage
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
-from intarsia.protocols.evaluation import LEAST_ROWS
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 
 _OF_SOME = ("clusters", "given")  # levels whose models are of some clients each
 

@@ -33,7 +33,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from intarsia.core.settings import absolute_path
-from intarsia.data.column_types import as_text, column_of
+from intarsia.data.column import as_text, column_of
 from intarsia.data.formats.pieces import gathered
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line, listed, shortened

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from pyarrow import types
 
-from intarsia.data.column_types import EXACT, coded_texts, features_of
+from intarsia.data.column import EXACT
+from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.source import LEAST_ROWS
 from intarsia.errors import TableError, listed
 from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS
