@@ -77,6 +77,7 @@ EXCHANGE = "tests/privacy/keys/test_key_exchange.py"
 CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
+KINKS = "tests/attacks/test_rows_by_kinks_of_losses.py"
 NORMS = "tests/attacks/test_weights_by_norms.py"
 RIDGE = "tests/attacks/test_system_without_rows.py"
 CLOSED = "tests/attacks/test_levels_closed_twice.py"
@@ -462,6 +463,12 @@ MUTATIONS = [
             "(policy.epsilon_most or policy.epsilon_total) and",
             "policy.epsilon_most and",
             POLICY,
+        ),
+        (
+            "any number of jobs that differ",
+            "if policy.jobs_total and begun >= policy.jobs_total:",
+            "if False:",
+            KINKS,
         ),
     ),
     *_of(
