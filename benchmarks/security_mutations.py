@@ -77,6 +77,7 @@ EXCHANGE = "tests/privacy/keys/test_key_exchange.py"
 CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
+NO_CERTIFICATE = "tests/attacks/test_connections_without_a_certificate.py"
 KINKS = "tests/attacks/test_rows_by_kinks_of_losses.py"
 NORMS = "tests/attacks/test_weights_by_norms.py"
 RIDGE = "tests/attacks/test_system_without_rows.py"
@@ -454,6 +455,24 @@ MUTATIONS = [
             "if self._table.weights is not None and not encoding.labels.weighted:",
             "if False:",
             HEAVY,
+        ),
+    ),
+    *_of(
+        "engines/transports/handshakes.py",
+        (
+            "any number of connections without a certificate",
+            "while len(self._waiting) >= _MOST:",
+            "while False:",
+            NO_CERTIFICATE,
+        ),
+    ),
+    *_of(
+        "engines/transports/nvflare.py",
+        (
+            "a server whose port anybody may hold open",
+            "[revocation.component(kit), arrivals, few]",
+            "[revocation.component(kit), arrivals]",
+            NO_CERTIFICATE,
         ),
     ),
     *_of(
