@@ -78,6 +78,7 @@ CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
 NO_CERTIFICATE = "tests/attacks/test_connections_without_a_certificate.py"
+WHO_IS_LEFT = "tests/attacks/test_shares_of_who_is_left.py"
 KINKS = "tests/attacks/test_rows_by_kinks_of_losses.py"
 NORMS = "tests/attacks/test_weights_by_norms.py"
 RIDGE = "tests/attacks/test_system_without_rows.py"
@@ -455,6 +456,15 @@ MUTATIONS = [
             "if self._table.weights is not None and not encoding.labels.weighted:",
             "if False:",
             HEAVY,
+        ),
+    ),
+    *_of(
+        "engines/remote/declared.py",
+        (
+            "rows multiplied by who is left alone",
+            "if exact and others and known.layout is Layout.SELECTED:",
+            "if False:",
+            WHO_IS_LEFT,
         ),
     ),
     *_of(
