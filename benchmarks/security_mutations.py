@@ -77,6 +77,9 @@ EXCHANGE = "tests/privacy/keys/test_key_exchange.py"
 CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
+NO_CERTIFICATE = "tests/attacks/test_connections_without_a_certificate.py"
+WHO_IS_LEFT = "tests/attacks/test_shares_of_who_is_left.py"
+KINKS = "tests/attacks/test_rows_by_kinks_of_losses.py"
 NORMS = "tests/attacks/test_weights_by_norms.py"
 RIDGE = "tests/attacks/test_system_without_rows.py"
 CLOSED = "tests/attacks/test_levels_closed_twice.py"
@@ -456,12 +459,45 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "engines/remote/declared.py",
+        (
+            "rows multiplied by who is left alone",
+            "if exact and others and known.layout is Layout.SELECTED:",
+            "if False:",
+            WHO_IS_LEFT,
+        ),
+    ),
+    *_of(
+        "engines/transports/handshakes.py",
+        (
+            "any number of connections without a certificate",
+            "while len(self._waiting) >= _MOST:",
+            "while False:",
+            NO_CERTIFICATE,
+        ),
+    ),
+    *_of(
+        "engines/transports/nvflare.py",
+        (
+            "a server whose port anybody may hold open",
+            "[revocation.component(kit), arrivals, few]",
+            "[revocation.component(kit), arrivals]",
+            NO_CERTIFICATE,
+        ),
+    ),
+    *_of(
         "deployment/policy.py",
         (
             "any delta where epsilons add up",
             "(policy.epsilon_most or policy.epsilon_total) and",
             "policy.epsilon_most and",
             POLICY,
+        ),
+        (
+            "any number of jobs that differ",
+            "if policy.jobs_total and begun >= policy.jobs_total:",
+            "if False:",
+            KINKS,
         ),
     ),
     *_of(

@@ -4,7 +4,8 @@ Both open the average: the total of both less its own part is the other's change
 first layer that one row alone reaches moves by that row, times what its bias moves by. Of a wide
 layer each row has such units. So where plain steps of SGD are asked for, the rows of a client with
 five are told all, of twenty one in ten, and of fifty none. By Adam, the default, all entries move
-about as far.
+about as far. A single row's numbers are fitted all the same: what else its client trains with comes
+of the seed.
 docs/explanations/privacy/site-refusals.md says so.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
@@ -27,7 +29,7 @@ pytest.importorskip("torch")
 
 from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.personalised import fedrep
+from intarsia.algorithms.personalised import ditto, fedrep
 
 NAMES = "few", "reader"
 COLUMNS = 8
@@ -80,3 +82,49 @@ def test_of_a_wide_first_layer_steps_of_sgd_tell_five_rows_to_the_other_client()
 
 def test_steps_of_adam_tell_none_that_way():
     assert sum(rebuilt(5, 512, seed) for seed in range(4)) == 0
+
+
+def test_the_other_of_two_clients_fits_the_numbers_of_a_single_row_by_adam_too():
+    """What the row's client trains on, and draws, comes of the seed: another row can be tried."""
+    rng, held = np.random.default_rng(0), ("a", "b", "c")
+    blocks = {}
+    for number, (name, count) in enumerate(zip(NAMES, (1, 40), strict=True)):
+        y = np.where(np.arange(count) % 2, 1.0, -1.0)
+        blocks[name] = Block(
+            100 * number + np.arange(count), held, rng.normal(size=(count, len(held))), y
+        )
+    algorithm, settings = algorithm_named("ditto"), Privacy(mode="masked")
+    sealing = modes.sealing(settings, NAMES, modes.keys(settings, NAMES, None, "test"))
+    schema = Schema.of(blocks, BINARY)
+    engine = Simulation({"train": (schema, blocks)}, 0, sealing, secrets=secrets_of(blocks))
+    server = initialise(algorithm, algorithm.hyperparameters(engine="loop"), engine)
+    honest, calls, opened, sent = ditto.train_both, [], [], []
+
+    def together(given):
+        found = honest.together(given)
+        for call, (_, reply) in zip(given, found, strict=True):
+            if len(call[1].samples) == 1:
+                calls.append(call)  # all of it but the row is known to who has the seed
+            else:
+                opened.append(np.asarray(call[2].shared))
+                sent.append(np.asarray(reply.shared))
+        return found
+
+    watched = replace(honest, together=together, call=lambda *call: together([call])[0])
+    for number in (1, 2):  # the second opens what the first came to
+        engine.begin_round(number)
+        server, _ = sharing.train_and_average(server, engine, engine.key(), training=watched)
+    change = sharing.weight_of_sum(server, engine) * (opened[1] - opened[0]) - sent[0]
+    client, block, *more = calls[0]
+
+    def off(values):
+        tried = replace(block, x=values[None])
+        ((_, reply),) = honest.together([(client, tried, *more)])
+        return (np.asarray(reply.shared, float) - change) / np.abs(change).mean()
+
+    starts = np.random.default_rng(1).normal(size=(20, len(held)))
+    for begin in starts:  # with the label that is right; of two classes there is one more
+        found = least_squares(off, begin, diff_step=1e-3, max_nfev=30)
+        if found.cost < 1e-3:
+            break
+    np.testing.assert_allclose(found.x, block.x[0], atol=0.01)

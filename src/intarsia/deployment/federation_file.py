@@ -75,6 +75,7 @@ approve = "each"         # each job waits for `intarsia federation approve`; "li
 # least_changed = 20         # by which the training rows of two jobs differ, if they do
 # most_rows = 1000000        # of the table
 # jobs_a_day = 3
+# jobs_total = 20            # that differ in more than their names, of all that ever began
 # rounds_a_day = 500
 # rounds_a_job = 200
 

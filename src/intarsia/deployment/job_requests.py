@@ -22,7 +22,14 @@ from intarsia.core.algorithm import Algorithm
 from intarsia.core.disclosure import Sends, contents
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.deployment.client_folder import PutBack
-from intarsia.deployment.policy import Policy, check_jobs, check_set_ups, check_spent, today
+from intarsia.deployment.policy import (
+    Policy,
+    check_different,
+    check_jobs,
+    check_set_ups,
+    check_spent,
+    today,
+)
 from intarsia.engines.remote.wire import shown
 from intarsia.errors import CheckpointError, ExperimentError, PendingError, PolicyError
 from intarsia.experiment.config import Experiment
@@ -122,6 +129,14 @@ def digest_of(asked: Asked) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _kind_of(asked: Asked) -> str:
+    """Return the digest of a job but for its name: that of each night's run is another one."""
+    tree = dict(asked.experiment)
+    own = dict(tree.get("experiment") or {})
+    tree["experiment"] = {key: one for key, one in own.items() if key not in ("name", "out")}
+    return digest_of(replace(asked, name="", experiment=tree))
+
+
 class Requests:
     """The requests at a site, and the decisions about them.
 
@@ -144,8 +159,8 @@ class Requests:
         Raises
         ------
         PolicyError
-            If its owner denied it, so many jobs or set-ups have begun today, or their epsilons are
-            used up.
+            If its owner denied it, so many jobs or set-ups have begun today, so many that differ
+            ever began, or their epsilons are used up.
         PendingError
             If its owner is to decide.
         """
@@ -194,7 +209,8 @@ class Requests:
         Raises
         ------
         PolicyError
-            If so many jobs have begun today, or their epsilons are used up.
+            If so many jobs have begun today, so many that differ ever began, or their epsilons are
+            used up.
         """
         one = self._load(self._path(run, digest))
         if one is not None and not one.begun:
@@ -209,6 +225,9 @@ class Requests:
         begun = {other.run for other in before if other.begun[:10] == today()}
         if one.run not in begun:
             check_jobs(policy, len(begun))
+        kinds = {_kind_of(other.asked) for other in before} if policy.jobs_total else set[str]()
+        if _kind_of(one.asked) not in kinds:
+            check_different(policy, len(kinds))
         spent = [other.asked.epsilon for other in before]
         unseen = PutBack.of(self._folder.parent).epsilon
         check_spent(policy, math.fsum((*spent, unseen)), one.asked.epsilon)

@@ -75,6 +75,8 @@ class Policy:
     least_changed: CountOrZero = 5
     most_rows: CountOrZero = 0  # of the site's table; 0: any number
     jobs_a_day: CountOrZero = 0  # that begin on a day, in UTC; 0: any number
+    # that differ in more than their names, of all that ever began: on the same rows each tells more
+    jobs_total: CountOrZero = 0  # 0: any number
     rounds_a_day: CountOrZero = 0  # of all jobs together; the end of a job is one more
     rounds_a_job: CountOrZero = 0  # that a job says at most; 0: any number
     # which jobs wait for the owner: each; those that are not listed; none
@@ -268,6 +270,15 @@ def check_jobs(policy: Policy, begun: int) -> None:
         raise _forbidden(
             "jobs_a_day",
             f"allows no more than {policy.jobs_a_day} a day, and {begun} began today (UTC)",
+        )
+
+
+def check_different(policy: Policy, begun: int) -> None:
+    """Refuse one more job that differs from all before, where so many ever began."""
+    if policy.jobs_total and begun >= policy.jobs_total:
+        raise _forbidden(
+            "jobs_total",
+            f"allows no more than {policy.jobs_total} that differ, and {begun} began before",
         )
 
 

@@ -23,7 +23,7 @@ from intarsia.cli.main import main
 from intarsia.deployment.federation_file import FederationFile, finish_kits
 from intarsia.deployment.operations.archive import write_archive
 from intarsia.engines.remote.caller import RetryPolicy
-from intarsia.engines.transports import kits, nvflare, revocation
+from intarsia.engines.transports import handshakes, kits, nvflare, revocation
 from intarsia.errors import ExperimentError
 
 NAMES = ("server", "bank", "shop")
@@ -249,7 +249,8 @@ def test_the_servers_kit_alone_has_the_component_and_no_job_may_name_it(kit):
         launcher = "intarsia.engines.transports.spare.Launcher"
         arrivals = "intarsia.engines.nvflare.Arrivals"
         origins = "intarsia.engines.transports.origins.Origins"
-        assert paths[1:] == [launcher, revocation.COMPONENT, arrivals, origins]
+        own = [launcher, revocation.COMPONENT, arrivals, handshakes.COMPONENT, origins]
+        assert paths[1:] == own
         assert not {*paths[1:]} & {*written["class_allow_list"]}
     revocation.revoke(kit, "bank")
     with pytest.raises(ExperimentError, match="scheme 'grpc', where certificates"):

@@ -49,7 +49,15 @@ from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
 from intarsia.engines.remote.given_up import within
-from intarsia.engines.transports import connection, leftovers, origins, replaced, revocation, spare
+from intarsia.engines.transports import (
+    connection,
+    handshakes,
+    leftovers,
+    origins,
+    replaced,
+    revocation,
+    spare,
+)
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.engines.transports.validity import check_certificates
 from intarsia.errors import ExperimentError, SiteError, printable
@@ -716,7 +724,8 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         if server:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
-            resources["components"] += [revocation.component(kit), arrivals]
+            few = {"id": "handshakes", "path": handshakes.COMPONENT}
+            resources["components"] += [revocation.component(kit), arrivals, few]
         else:
             resources["components"].append({"id": "replaced", "path": f"{_HERE}.Replaced"})
         resources["components"].append(origins.component(kit, server=server))
