@@ -336,13 +336,14 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shops", [250, 1000])
+@pytest.mark.parametrize("written", ["shop {}", "{:05}"])  # as postcodes are
 def test_a_category_of_many_texts_is_left_out_with_what_to_do_to_learn_from_it(
-    tmp_path, monkeypatch, capsys, shops
+    tmp_path, monkeypatch, capsys, shops, written
 ):
     rows = 2500
     own = {
         "id": range(rows),
-        "shop": [f"shop {number % shops}" for number in range(rows)],
+        "shop": [written.format(number % shops) for number in range(rows)],
         "paid": [number * 7 % 11 + 0.25 for number in range(rows)],
         "fraud": ["yes" if number % 3 else "no" for number in range(rows)],
     }
@@ -360,6 +361,24 @@ def test_a_category_of_many_texts_is_left_out_with_what_to_do_to_learn_from_it(
             )
         (tmp_path / "mine.toml").write_text(text)
         assert main(["inspect", "mine.toml"]) == 0
+
+
+@pytest.mark.parametrize("levels", [150, 250])  # more than 200 are left out
+def test_a_column_that_is_left_out_at_one_table_alone_is_named(
+    tmp_path, monkeypatch, capsys, levels
+):
+    """The model learned it from the others, and the rows of this one had no value of it."""
+    tables = [
+        {
+            "age": [20 + number * 7 % 50 for number in range(1500)],
+            "code": [f"C{number % some}" for number in range(1500)],
+            "died": [number % 3 == 0 for number in range(1500)],
+        }
+        for some in (levels, 100)
+    ]
+    proposed(tmp_path, monkeypatch, *tables)
+    told = "'code' is left out at a and learned from at b" in capsys.readouterr().err
+    assert told == (levels == 250)
 
 
 def test_a_label_of_another_table_is_no_feature(tmp_path, monkeypatch):

@@ -82,6 +82,24 @@ def codes_as_amounts(tables: Sequence[TableProposal]) -> list[str]:
     ]
 
 
+def left_out_at_some(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that are left out at some tables and learned from at others."""
+    learned: dict[str, list[str]] = {}
+    for one in tables:
+        for own in one.features:
+            learned.setdefault(one.feature(own), []).append(one.source.name)
+    found: dict[str, list[str]] = {}
+    for one in tables:
+        for name in one.left_out:
+            if name in learned:
+                found.setdefault(name, []).append(one.source.name)
+    return [
+        f"{name!r} is left out at {in_words(some)} and learned from at {in_words(learned[name])}: "
+        "the rows of the former count as missing. Have it in exclude at all tables, or at none."
+        for name, some in found.items()
+    ]
+
+
 def weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
     """Return a note of columns that seem to say how much each row counts, as of a survey.
 

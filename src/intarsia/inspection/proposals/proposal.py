@@ -32,6 +32,7 @@ from intarsia.inspection.proposals.codes_or_amounts import (
 from intarsia.inspection.proposals.column_names import words
 from intarsia.inspection.proposals.column_notes import (
     codes_as_amounts,
+    left_out_at_some,
     no_class_in_common,
     several_in_one,
     times_until_label,
@@ -196,7 +197,7 @@ def propose(
         *same_in_shared_rows(tables, matched),
     ]
     tables = as_one_kind(without_constants(tables))
-    notes += codes_as_amounts(tables)
+    notes += [*codes_as_amounts(tables), *left_out_at_some(tables)]
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
