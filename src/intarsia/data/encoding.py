@@ -401,10 +401,14 @@ def notes_on_words(levels: Mapping[ClientId, Mapping[str, Collection[str]]]) -> 
         for column, some in columns.items():
             first.setdefault(column, {}).setdefault(frozenset({*some} - {RARE}), client)
     notes = []
+    scales: dict[tuple[frozenset[str], ...], list[str]] = {}
     for column, clients in first.items():
-        pairs = islice(combinations(filter(None, clients), 2), _MOST_COMPARED)
+        pairs = [*islice(combinations(filter(None, clients), 2), _MOST_COMPARED)]
         pair = next((pair for pair in pairs if _in_other_words(*pair, clients)), None)
         if pair is None:
+            for one, other in pairs:
+                if len(one) == len(other) > 2 and one.isdisjoint(other):
+                    scales.setdefault((one, other), []).append(column)
             continue
         told = (f"{listed(ascending(some), 3)} at {clients[some]!r}" for some in pair)
         how = "where they differ in case alone, ignore_case"
@@ -415,6 +419,13 @@ def notes_on_words(levels: Mapping[ClientId, Mapping[str, Collection[str]]]) -> 
             f"mean the same, write them alike in these tables; {how} in the dictionary of "
             "[alignment] does so."
         )
+    for both, asked in scales.items():
+        if len(asked) > 1:  # one may have towns; two have the answers to one kind of question
+            told = (f"{listed(ascending(some), 5)} at {first[asked[0]][some]!r}" for some in both)
+            notes.append(
+                f"{listed(asked, 5)} have {' and '.join(told)}, which count as different levels. "
+                "Where they mean the same, write them alike in these tables."
+            )
     return tuple(notes)
 
 
@@ -429,9 +440,16 @@ def _in_other_words(
         return True
     if len(one) == len(other) == 2 and one.isdisjoint(other):
         return not any(own & one and own & other for own in every_client)
-    small = [{level.casefold() for level in some} for some in (one, other, one & other)]
+    small = [{_plain(level) for level in some} for some in (one, other, one & other)]
     every = len(small[0]) == len(one) and len(small[1]) == len(other)  # else case tells apart
     return every and small[0] & small[1] != small[2]
+
+
+def _plain(level: str) -> str:
+    """Return a level in small letters; of one with letters, as I21.0, neither marks nor blanks."""
+    small = level.casefold()
+    some = any(map(str.isalpha, small))
+    return "".join(filter(str.isalnum, small)) or small if some else small
 
 
 def notes_on_other(tables: Mapping[ClientId, Table], encoding: Encoding) -> tuple[str, ...]:
