@@ -1290,6 +1290,19 @@ def test_no_and_yes_of_three_languages_are_mapped_to_those_of_the_first_table(
     assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
 
 
+@pytest.mark.parametrize("mark", ";\t")
+def test_a_title_above_the_names_is_told(mark, tmp_path, monkeypatch, capfd):
+    """It was the only column of a table that has nothing in common with others."""
+    write(tmp_path, "bank.csv", bank())
+    rows = Path(tmp_path, "bank.csv").read_text().replace(",", mark)
+    Path(tmp_path, "shop.csv").write_text(f"Customers of 2023\n\n{rows}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "bank.csv", "shop.csv"]) == 2
+    told = one_error(said(capfd)[1])
+    assert "first line ('Customers of 2023') has one name, and others have 4 values each" in told
+    assert "if it is a title, remove the lines above the names of the columns" in told
+
+
 def test_ids_with_hyphens_and_zeros_in_front_are_those_without(tmp_path, monkeypatch):
     written = [f"{k:04d}-{k % 7}" for k in range(120)]
     there = shop(customer=[one.replace("-", "").lstrip("0") or "0" for one in written[20:]])
