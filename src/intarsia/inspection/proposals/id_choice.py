@@ -18,7 +18,7 @@ from intarsia.data.parsing import date_orders, day, number
 from intarsia.data.reader import ending_of
 from intarsia.errors import TableError, listed, several
 from intarsia.experiment.entity_alignment import notes_on_ids
-from intarsia.inspection.proposals.column_names import is_amount, is_id, is_person, numbers_rows
+from intarsia.inspection.proposals.column_names import is_amount, is_group, is_id, numbers_rows
 from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
     Column,
@@ -38,7 +38,7 @@ _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and
 _BY_CHANCE = 0.2  # share of the fewer rows below which numbers may have values in common by chance
 _COUNTED = 1.5  # by how much two columns that may number rows are less likely than others
 _FEWEST_ROWS = 20  # of which all have different numbers, so that these may be ids
-_FEWEST_GROUPS = 10  # different values of a column that may tell persons
+_FEWEST_GROUPS = 10  # different values of a column that may tell persons, or machines
 
 
 def with_ids(
@@ -142,10 +142,10 @@ def with_groups(
 ) -> list[TableProposal]:
     """Return the tables with the column whose rows of one value are split together.
 
-    It is named as a person's id, and has values that repeat. Where a table that shares rows lacks
-    it a note says so, as a run would stop.
+    It is named as the id of a person or a machine, and has values that repeat. Where a table that
+    shares rows lacks it a note says so, as a run would stop.
     """
-    found = {one.source.name: _repeated_persons(one) for one in tables}
+    found = {one.source.name: _repeated_groups(one) for one in tables}
     every = dict.fromkeys(name for own in found.values() for name in own)
     if not every:
         return list(tables)
@@ -162,8 +162,8 @@ def with_groups(
         n for n in there if next(t for t in tables if t.source.name == n).columns[column].missing
     ]
     said = (
-        f"rows of {in_words(having[column])} with the same {column!r} may be of one person, who is "
-        "then among training and test rows, and scores are too good. "
+        f"rows of {in_words(having[column])} with the same {column!r} may be of one person or "
+        "machine, which is then among training and test rows, and scores are too good. "
     )
     if lacking or gaps:
         advice = (
@@ -178,14 +178,14 @@ def with_groups(
     ]
 
 
-def _repeated_persons(one: TableProposal) -> list[str]:
-    """Return the columns of a table that are named as a person's id, with values that repeat."""
+def _repeated_groups(one: TableProposal) -> list[str]:
+    """Return the columns of a table that name a person or a machine, with values that repeat."""
     apart = {one.source.id, one.source.label}
     return [
         name
         for name, own in one.columns.items()
         if name not in apart
-        and is_person(name)
+        and is_group(name)
         and (own.figures is None or own.whole)
         and 2 * sum(any(map(str.isdigit, text)) for text in own.texts) > len(own.texts)
         and _FEWEST_GROUPS <= len(own.texts) < _NEARLY_ALL * (own.codes >= 0).sum()

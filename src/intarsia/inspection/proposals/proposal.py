@@ -34,6 +34,7 @@ from intarsia.inspection.proposals.column_notes import (
     codes_as_amounts,
     left_out_at_some,
     no_class_in_common,
+    of_one_label,
     several_in_one,
     times_until_label,
     weights_of_rows,
@@ -197,7 +198,7 @@ def propose(
         *same_in_shared_rows(tables, matched),
     ]
     tables = as_one_kind(without_constants(tables))
-    notes += [*codes_as_amounts(tables), *left_out_at_some(tables)]
+    notes += [*codes_as_amounts(tables), *left_out_at_some(tables), *of_one_label(tables)]
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
