@@ -1136,6 +1136,47 @@ def test_machines_with_one_label_in_all_rows_are_not_learned_by_heart(
     assert (load(tmp_path / "runs/mine").metrics.server.accuracy < 0.9) == by_name
 
 
+@pytest.mark.parametrize(("machines", "twice"), [(60, 0), (60, 4), (8, 0)])
+def test_readings_of_the_machines_of_another_table_are_told_to_repeat(
+    machines, twice, tmp_path, monkeypatch, capfd
+):
+    """It was said that nothing can be learned together, where the two names of the ids differ."""
+    rows = range(600)
+    readings = {
+        "Aggregat": [f"MX-{row % machines:03}" for row in rows],
+        "heat": RNG.normal(size=600),
+        "label": [row % 3 % 2 for row in rows],
+    }
+    known = [*range(machines), *range(twice)]
+    service = {"machine": [f"mx-{one:03}" for one in known], "years": [3 * one for one in known]}
+    write(tmp_path, "readings.csv", readings)
+    write(tmp_path, "service.csv", service)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "readings.csv", "service.csv"]) == 2
+    told = "'Aggregat' has the ids of 'service', but 60 ids repeat, most often 'MX-000' in 10 rows"
+    assert (told in one_error(said(capfd)[1])) == (machines == 60)  # a few codes may be others
+
+
+def test_ids_have_the_name_that_they_have_elsewhere_though_few_are_shared(tmp_path, monkeypatch):
+    """It was left out, as one that does not tell its rows apart, and with it 12 shared rows."""
+    answers = [
+        {
+            "respondent": [f"R-{one:04}" for one in own],
+            "age": [20 + one % 50 for one in own],
+            "label": [one % 3 % 2 for one in own],
+        }
+        for own in (range(912, 1012), range(1012, 1112))
+    ]
+    crm = {
+        "resp": [f"r{one}" for one in range(912, 1112)],
+        "months": [one % 90 for one in range(200)],
+    }
+    found = proposed(tmp_path, monkeypatch, *answers, crm)
+    assert [client(found, at)["id"] for at in range(3)] == ["respondent", "respondent", "resp"]
+    text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").split())
+    assert "another value in every row; 0 are at b too; 12 are at c too" in text
+
+
 def test_a_table_that_lacks_the_person_s_id_is_named_and_the_file_runs(
     tmp_path, monkeypatch, capfd
 ):

@@ -220,10 +220,10 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         if one.source.name in chosen or not one.columns:
             continue
         # without a row in common, ids still keep the rows' own numbers out of the features
-        own = [name for name in candidates[one.source.name] if is_id(name)]
+        own = candidates[one.source.name]
         known = [name for name in own if name in chosen.values()]
-        if own:
-            chosen[one.source.name] = (known or own)[0]
+        if likely := known or [*filter(is_id, own)]:
+            chosen[one.source.name] = likely[0]
     for one in tables:
         if one.source.name not in chosen:
             _refuse_repeats(one, tables, chosen, candidates)
@@ -325,6 +325,8 @@ def _refuse_repeats(
             if known not in (None, name):
                 continue
             for own, telling, mostly in repeating:
+                if telling and _repeats_ids(own, ids):
+                    raise _repeated(one, own, other.source.name)
                 if own.name != name and not mostly:
                     continue  # few values, or plain numbers, may be the same by chance
                 if known is None and not (telling and own.name == name):
@@ -350,6 +352,22 @@ def _meant_as_id(own: Column, ids: Column) -> bool:
     same = own.name.casefold() == ids.name.casefold()
     shared = _most_shared(own, ids)
     return shared > 0 if same else shared >= max(10, 0.2 * len(own.texts))
+
+
+def _repeats_ids(own: Column, ids: Column) -> bool:
+    """Return whether words with figures, such as MX-01, have most values of a column of such ids.
+
+    There nearly every row has a value of its own.
+    """
+    few = min(len(own.texts), len(ids.texts))
+    coded = few >= _FEWEST_ROWS and all(
+        column.figures is None
+        and all(any(map(str.isdigit, text)) for text in column.texts)
+        and not date_orders(column.texts)
+        for column in (own, ids)
+    )
+    nearly = len(ids.texts) >= _NEARLY_ALL * ids.rows
+    return coded and nearly and 2 * _most_shared(own, ids) > few
 
 
 def _mostly_numbers(own: Column) -> bool:
