@@ -826,6 +826,33 @@ def test_parquet_and_npz_are_read(tmp_path, monkeypatch):
     assert client(found, 1) == {"id": "samples"}
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_ids_of_an_npz_file_are_found_in_a_table_and_its_lack_of_labels_is_seen(
+    labelled, tmp_path, monkeypatch, capfd
+):
+    """No label was looked for beside an npz file, and no column was compared with its ids."""
+    monkeypatch.chdir(tmp_path)
+    classes = [f"kind {'abc'[row % 3]}" for row in BANK]
+    write(tmp_path, "plant.csv", {"ticket": [f"T{row:03}" for row in BANK], "x": AGE[:80]})
+    frame = pd.read_csv("plant.csv").assign(kind=classes)
+    frame.to_csv("plant.csv", index=False)
+    known = {"y": np.arange(100) % 3} if labelled else {}
+    ids = np.array([f"t{row:03}" for row in SHOP])
+    np.savez("lab.npz", x=BASKET[20:, None], samples=ids, **known)
+    arguments = [] if labelled else ["--label", "kind"]
+    assert main(["init", "plant.csv", "lab.npz", *arguments]) == 0
+    told = said(capfd)[1]
+    assert ("lab: id 'samples'; the labels in the file" in told) == labelled
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert 'id = "ticket"  # another value in every row; 60 are at lab too' in text
+    assert ("# label: the labels in the file" in text) == labelled
+    assert tomllib.loads(text)["alignment"]["normalise"] == ["case"]
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    if not labelled:
+        assert main(["init", "plant.csv", "lab.npz", "--overwrite"]) == 2
+        assert "say which column is to be predicted" in one_error(said(capfd)[1])
+
+
 def test_labels_of_a_libsvm_file_are_numbers_or_classes_by_themselves(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"{one:.3f} 1:{own:.3f} 2:1" for one, own in zip(INCOME + BASKET, INCOME, strict=True)]

@@ -112,14 +112,19 @@ def _check_title(name: str, lines: pa.ChunkedArray, source: Source) -> None:
 
 def _of_matrix(source: Source) -> TableProposal:
     """Return what is proposed for a file that holds a matrix, whose labels are its own."""
-    reasons = {}
+    reasons, ids = {}, None
     try:
         named = replace(source, id="samples")
         table = read(named)
         source, reasons["id"] = named, "the ids in the file"
+        own = pa.chunked_array([pa.array(table.samples)])
+        ids = _column("samples", *coded_texts(own, "samples", named), named)
     except TableError:
         table = read(source)
-    return TableProposal(source, {}, len(table.samples), len(table.columns), {}, reasons)
+    if table.labels is not None:
+        reasons["label"] = "the labels in the file"
+    sizes = len(table.samples), len(table.columns)
+    return TableProposal(source, {}, *sizes, {}, reasons, ids_beside=ids)
 
 
 def _column(name: str, codes: NDArray[np.int32], texts: Texts, source: Source) -> Column:

@@ -204,6 +204,8 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         }
         for one in tables
     }
+    beside = {one.source.name: one.ids_beside for one in tables if one.ids_beside is not None}
+    candidates |= {name: {ids.name: ids} for name, ids in beside.items()}
     found: list[tuple[float, str, str, str, str]] = []
     for a, b in combinations(candidates, 2):
         for first in candidates[a].values():
@@ -407,7 +409,7 @@ def _repeated(one: TableProposal, own: Column, other: str) -> TableError:
 
 def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
     """Return the rules by which most ids of different tables are the same."""
-    columns = [one.columns[one.source.id] for one in tables if one.source.id and one.columns]
+    columns = [own for one in tables if (own := one.ids) is not None]
     most = sum(min(one.rows, other.rows) for one, other in combinations(columns, 2))
     shared = _shared(columns, ())
     pairs = combinations(columns, 2)
