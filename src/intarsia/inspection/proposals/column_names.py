@@ -60,6 +60,9 @@ _WEIGHTS = {
     *("weight", "weights", "wgt", "wt", "pweight", "gewicht", "poids", "peso", "waga", "vikt"),
     *("hochrechnungsfaktor", "gewichtung", "ponderacion", "ponderation", "вес", "权重"),
 }
+# of how long, or of how much, each row was seen while events were counted
+_EXPOSURES = {"exposure", "exposition", "exposicion", "exposicao", "esposizione", "blootstelling"}
+_EXPOSURES_OF_TWO = {("person", "years"), ("policy", "years"), ("vehicle", "years")}
 # of times that end with what is to be predicted
 _TIMES_UNTIL = {*("followup", "survival", "tte", "ttd", "uberlebenszeit", "nachbeobachtung")}
 _TIMES_UNTIL_OF_TWO = {
@@ -191,6 +194,15 @@ def is_code(name: str) -> bool:
 def is_weight(name: str) -> bool:
     """Return whether a name is that of a weight, of a body or of how much a row counts."""
     return bool(_WEIGHTS & {*words(name)})
+
+
+def is_exposure(name: str) -> bool:
+    """Return whether a name is that of the time, or amount, in which a row's events were counted.
+
+    `Exposure` and `person_years` are such; of `exposure_to_dust` nobody knows.
+    """
+    own = words(name)
+    return own in _EXPOSURES_OF_TWO or (len(own) == 1 and own[0] in _EXPOSURES)
 
 
 def is_trait(name: str) -> bool:

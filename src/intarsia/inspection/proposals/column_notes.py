@@ -16,6 +16,7 @@ from intarsia.data.texts import Texts
 from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS
 from intarsia.inspection.proposals.column_names import (
     is_code,
+    is_exposure,
     is_id,
     is_time_until,
     is_weight,
@@ -156,6 +157,26 @@ def weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
         f"{name!r} of {one.source.name} {said}: it is learned from as it is. If so, "
         + (f"set weights = {_quoted(name)} there." if labelled(one) else apart)
         for name, one in found.items()
+    ]
+
+
+def exposures(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that seem to say in which time a row's events were counted."""
+    found = {
+        own.name: label.name
+        for one in tables
+        if labelled(one)
+        for label in [one.columns[str(one.source.label)]]
+        if label.whole and len(label.texts) > 2 and min(label.figures or (1.0,)) == 0
+        for own in one.features
+        if is_exposure(own.name) and own.figures is not None and min(own.figures) > 0
+    }
+    return [
+        f"{name!r} may say in which time {label!r} was counted. If so, write {label} / {name} into "
+        f"a column of the table, name it as label, and set weights = {_quoted(name)} and "
+        'loss = "poisson": the model predicts counts for each unit of time. As it is, it is '
+        "learned from as any amount is."
+        for name, label in found.items()
     ]
 
 

@@ -32,6 +32,7 @@ from intarsia.inspection.proposals.codes_or_amounts import (
 from intarsia.inspection.proposals.column_names import words
 from intarsia.inspection.proposals.column_notes import (
     codes_as_amounts,
+    exposures,
     left_out_at_some,
     no_class_in_common,
     of_one_label,
@@ -193,6 +194,7 @@ def propose(
     notes += [
         *times_until_label(tables),
         *weights_of_rows(tables),
+        *exposures(tables),
         *several_in_one(tables),
         *under_other_names(tables, matched),
         *same_in_shared_rows(tables, matched),
