@@ -294,6 +294,14 @@ def test_levels_that_two_clients_write_in_other_words_are_noted(here, there, apa
     assert all("at 'bank' and " in one and "'c' has " in one for one in notes)
 
 
+def test_all_ways_in_which_clients_write_levels_are_noted():
+    """The third was not named, and stayed apart where who read the note had mended two."""
+    ways = {"one": "M F", "two": "male female", "three": "1 2", "four": "M F", "five": "M F x"}
+    (note,) = notes_on_words({name: {"sex": some.split()} for name, some in ways.items()})
+    told = "'F', 'M' at 'one', 'female', 'male' at 'two' and '1', '2' at 'three', which count"
+    assert told in note
+
+
 @pytest.mark.parametrize(("questions", "noted"), [(1, False), (2, True), (6, True)])
 def test_answers_of_several_questions_in_two_languages_are_noted_once(questions, noted):
     words = {"de": ["nie", "selten", "oft"], "en": ["never", "rarely", "often"]}
