@@ -362,14 +362,15 @@ def _repeats_ids(own: Column, ids: Column) -> bool:
     There nearly every row has a value of its own.
     """
     few = min(len(own.texts), len(ids.texts))
-    coded = few >= _FEWEST_ROWS and all(
+    if few < _FEWEST_ROWS or len(ids.texts) < _NEARLY_ALL * ids.rows:
+        return False
+    coded = all(
         column.figures is None
         and all(any(map(str.isdigit, text)) for text in column.texts)
         and not date_orders(column.texts)
         for column in (own, ids)
     )
-    nearly = len(ids.texts) >= _NEARLY_ALL * ids.rows
-    return coded and nearly and 2 * _most_shared(own, ids) > few
+    return coded and 2 * _most_shared(own, ids) > few
 
 
 def _mostly_numbers(own: Column) -> bool:
