@@ -274,6 +274,16 @@ REFUSED: dict[str, Case] = {
         "or, if it is empty, remove the separator at the end of every line.",
         bank_file=lambda text: text.replace("\n", ",\n"),
     ),
+    "columns without a name at the end": Case(
+        f"{BANK_CSV}columns 7 to 1,006 have no name; give every column a name in the header line, "
+        "or, if they are empty, remove the separators at the end of every line.",
+        bank_file=lambda text: text.replace("\n", 1000 * "," + "\n"),
+    ),
+    "a title with separators": Case(
+        f"{BANK_CSV}columns 2 to 6 have no name; give every column a name in the header line, …; "
+        "if 'Customers of 2023' is a title, remove the lines above the names.",
+        bank_file=lambda text: f"Customers of 2023,,,,,\n{text}",
+    ),
     "an id twice": Case(
         f"{BANK_CSV}id column 'customer' has 3 in 2 rows (first: rows 4 and 8; 1 id repeats); "
         "every sample needs one row: aggregate or drop the repeated rows.",

@@ -17,7 +17,7 @@ import pytest
 import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
-from intarsia.inspection.proposals.column_names import is_person
+from intarsia.inspection.proposals.column_names import is_group
 from intarsia.inspection.tails import amounts_of
 from intarsia.results.result import load
 
@@ -336,13 +336,14 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shops", [250, 1000])
+@pytest.mark.parametrize("written", ["shop {}", "{:05}"])  # as postcodes are
 def test_a_category_of_many_texts_is_left_out_with_what_to_do_to_learn_from_it(
-    tmp_path, monkeypatch, capsys, shops
+    tmp_path, monkeypatch, capsys, shops, written
 ):
     rows = 2500
     own = {
         "id": range(rows),
-        "shop": [f"shop {number % shops}" for number in range(rows)],
+        "shop": [written.format(number % shops) for number in range(rows)],
         "paid": [number * 7 % 11 + 0.25 for number in range(rows)],
         "fraud": ["yes" if number % 3 else "no" for number in range(rows)],
     }
@@ -360,6 +361,24 @@ def test_a_category_of_many_texts_is_left_out_with_what_to_do_to_learn_from_it(
             )
         (tmp_path / "mine.toml").write_text(text)
         assert main(["inspect", "mine.toml"]) == 0
+
+
+@pytest.mark.parametrize("levels", [150, 250])  # more than 200 are left out
+def test_a_column_that_is_left_out_at_one_table_alone_is_named(
+    tmp_path, monkeypatch, capsys, levels
+):
+    """The model learned it from the others, and the rows of this one had no value of it."""
+    tables = [
+        {
+            "age": [20 + number * 7 % 50 for number in range(1500)],
+            "code": [f"C{number % some}" for number in range(1500)],
+            "died": [number % 3 == 0 for number in range(1500)],
+        }
+        for some in (levels, 100)
+    ]
+    proposed(tmp_path, monkeypatch, *tables)
+    told = "'code' is left out at a and learned from at b" in capsys.readouterr().err
+    assert told == (levels == 250)
 
 
 def test_a_label_of_another_table_is_no_feature(tmp_path, monkeypatch):
@@ -807,6 +826,33 @@ def test_parquet_and_npz_are_read(tmp_path, monkeypatch):
     assert client(found, 1) == {"id": "samples"}
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_ids_of_an_npz_file_are_found_in_a_table_and_its_lack_of_labels_is_seen(
+    labelled, tmp_path, monkeypatch, capfd
+):
+    """No label was looked for beside an npz file, and no column was compared with its ids."""
+    monkeypatch.chdir(tmp_path)
+    classes = [f"kind {'abc'[row % 3]}" for row in BANK]
+    write(tmp_path, "plant.csv", {"ticket": [f"T{row:03}" for row in BANK], "x": AGE[:80]})
+    frame = pd.read_csv("plant.csv").assign(kind=classes)
+    frame.to_csv("plant.csv", index=False)
+    known = {"y": np.arange(100) % 3} if labelled else {}
+    ids = np.array([f"t{row:03}" for row in SHOP])
+    np.savez("lab.npz", x=BASKET[20:, None], samples=ids, **known)
+    arguments = [] if labelled else ["--label", "kind"]
+    assert main(["init", "plant.csv", "lab.npz", *arguments]) == 0
+    told = said(capfd)[1]
+    assert ("lab: id 'samples'; the labels in the file" in told) == labelled
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert 'id = "ticket"  # another value in every row; 60 are at lab too' in text
+    assert ("# label: the labels in the file" in text) == labelled
+    assert tomllib.loads(text)["alignment"]["normalise"] == ["case"]
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    if not labelled:
+        assert main(["init", "plant.csv", "lab.npz", "--overwrite"]) == 2
+        assert "say which column is to be predicted" in one_error(said(capfd)[1])
+
+
 def test_labels_of_a_libsvm_file_are_numbers_or_classes_by_themselves(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"{one:.3f} 1:{own:.3f} 2:1" for one, own in zip(INCOME + BASKET, INCOME, strict=True)]
@@ -1095,6 +1141,69 @@ def test_a_person_s_id_that_repeats_is_what_rows_are_split_by(tmp_path, monkeypa
     assert any("Rows are held out by groups: 20 in 80 rows at 'a'" in one for one in result.notes)
 
 
+@pytest.mark.parametrize("name", ["machine_id", "Aggregat"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_machines_with_one_label_in_all_rows_are_not_learned_by_heart(
+    name, mixed, tmp_path, monkeypatch, capfd
+):
+    """Of machines with 40 rows each a run said 100 % right, where of new machines 84 % are."""
+    rows = np.arange(600)
+    broken = np.random.default_rng(3).permutation(np.arange(60) % 3 == 0)
+    own = {
+        name: [f"MX-{row // 10:03}" for row in rows],
+        "heat": RNG.normal(size=600),
+        "failure": [int(broken[row // 10] != (mixed and row == 7)) for row in rows],
+    }
+    found = proposed(tmp_path, monkeypatch, own, arguments=("--label", "failure"))
+    told = "rows with the same 'Aggregat' all have the same label" in said(capfd)[1]
+    by_name = name == "machine_id"
+    assert (client(found, 0).get("split_by") == name) == by_name
+    assert told == (not by_name and not mixed)
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    assert (load(tmp_path / "runs/mine").metrics.server.accuracy < 0.9) == by_name
+
+
+@pytest.mark.parametrize(("machines", "twice"), [(60, 0), (60, 4), (8, 0)])
+def test_readings_of_the_machines_of_another_table_are_told_to_repeat(
+    machines, twice, tmp_path, monkeypatch, capfd
+):
+    """It was said that nothing can be learned together, where the two names of the ids differ."""
+    rows = range(600)
+    readings = {
+        "Aggregat": [f"MX-{row % machines:03}" for row in rows],
+        "heat": RNG.normal(size=600),
+        "label": [row % 3 % 2 for row in rows],
+    }
+    known = [*range(machines), *range(twice)]
+    service = {"machine": [f"mx-{one:03}" for one in known], "years": [3 * one for one in known]}
+    write(tmp_path, "readings.csv", readings)
+    write(tmp_path, "service.csv", service)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "readings.csv", "service.csv"]) == 2
+    told = "'Aggregat' has the ids of 'service', but 60 ids repeat, most often 'MX-000' in 10 rows"
+    assert (told in one_error(said(capfd)[1])) == (machines == 60)  # a few codes may be others
+
+
+def test_ids_have_the_name_that_they_have_elsewhere_though_few_are_shared(tmp_path, monkeypatch):
+    """It was left out, as one that does not tell its rows apart, and with it 12 shared rows."""
+    answers = [
+        {
+            "respondent": [f"R-{one:04}" for one in own],
+            "age": [20 + one % 50 for one in own],
+            "label": [one % 3 % 2 for one in own],
+        }
+        for own in (range(912, 1012), range(1012, 1112))
+    ]
+    crm = {
+        "resp": [f"r{one}" for one in range(912, 1112)],
+        "months": [one % 90 for one in range(200)],
+    }
+    found = proposed(tmp_path, monkeypatch, *answers, crm)
+    assert [client(found, at)["id"] for at in range(3)] == ["respondent", "respondent", "resp"]
+    text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").split())
+    assert "another value in every row; 0 are at b too; 12 are at c too" in text
+
+
 def test_a_table_that_lacks_the_person_s_id_is_named_and_the_file_runs(
     tmp_path, monkeypatch, capfd
 ):
@@ -1207,12 +1316,14 @@ def test_rows_that_two_columns_tell_apart_together_are_told_and_the_second_is_no
             for name in ("patient_id", "PatientID", "patientid", "customer", "Kunde-Nr")
         ),
         *((name, True) for name in ("user no", "household", "MRN", "Kundennummer", "client key")),
+        *((name, True) for name in ("machine_id", "unit number", "DeviceID", "Anlagen-Nr.")),
+        *((name, False) for name in ("machine", "unit", "unit_price", "machine_hours", "engine")),
         *((name, False) for name in ("patient_weight", "member_since", "account_type", "visit_id")),
         *((name, False) for name in ("client_age", "doctor", "customer_value", "userland")),
     ],
 )
-def test_a_name_of_a_person_s_id_says_nothing_else(name, person):
-    assert is_person(name) is person
+def test_a_name_of_a_person_s_or_machine_s_id_says_nothing_else(name, person):
+    assert is_group(name) is person
 
 
 def test_words_that_repeat_are_no_persons(tmp_path, monkeypatch):
@@ -1252,16 +1363,36 @@ def test_a_database_is_refused_with_what_reads_one(tmp_path, monkeypatch, capfd)
     assert "of a database an experiment file says url and query" in one_error(said(capfd)[1])
 
 
+@pytest.mark.parametrize(
+    "languages",
+    [
+        [("FALSCH", "WAHR"), ("non", "oui"), ("0", "1")],
+        [("neg", "pos"), ("negative", "positive"), ("-", "+")],  # as of laboratories
+    ],
+)
 def test_no_and_yes_of_three_languages_are_mapped_to_those_of_the_first_table(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, languages
 ):
-    languages = [("FALSCH", "WAHR"), ("non", "oui"), ("0", "1")]
     tables = [{"age": AGE, "ill": [two[one] for one in DEFAULT]} for two in languages]
     found = proposed(tmp_path, monkeypatch, *tables, arguments=("--label", "ill"))
     assert "label_map" not in client(found, 0)
-    assert client(found, 1)["label_map"] == {"non": "FALSCH", "oui": "WAHR"}
-    assert client(found, 2)["label_map"] == {"0": "FALSCH", "1": "WAHR"}
+    for at in (1, 2):
+        named = dict(zip(languages[at], languages[0], strict=True))
+        assert client(found, at)["label_map"] == named
     assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize("mark", ";\t")
+def test_a_title_above_the_names_is_told(mark, tmp_path, monkeypatch, capfd):
+    """It was the only column of a table that has nothing in common with others."""
+    write(tmp_path, "bank.csv", bank())
+    rows = Path(tmp_path, "bank.csv").read_text().replace(",", mark)
+    Path(tmp_path, "shop.csv").write_text(f"Customers of 2023\n\n{rows}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "bank.csv", "shop.csv"]) == 2
+    told = one_error(said(capfd)[1])
+    assert "first line ('Customers of 2023') has one name, and others have 4 values each" in told
+    assert "if it is a title, remove the lines above the names of the columns" in told
 
 
 def test_ids_with_hyphens_and_zeros_in_front_are_those_without(tmp_path, monkeypatch):
@@ -1324,12 +1455,18 @@ def test_a_column_of_ticks_is_left_out_with_what_to_write(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [("FALSE", "TRUE"), ("FALSCH", "WAHR"), ("non", "oui")],
+        [("neg", "pos"), ("negative", "positive"), ("-", "+")],
+    ],
+)
 def test_a_feature_with_no_and_yes_in_other_words_is_one_in_a_file_that_runs(
-    apart, tmp_path, monkeypatch, capfd
+    apart, words, tmp_path, monkeypatch, capfd
 ):
     """TRUE of a spreadsheet is read as the number 1, and WAHR and VRAI were levels beside it."""
     card = RNG.integers(0, 2, 120)
-    words = [("FALSE", "TRUE"), ("FALSCH", "WAHR"), ("non", "oui")]
     rows = [slice(40 * at, 40 * at + 40) if apart else slice(0, 80) for at in range(3)]
     tables = [
         {"nr": range(120)[own], "card": [two[one] for one in card[own]], "x": INCOME[own]}
@@ -1337,7 +1474,8 @@ def test_a_feature_with_no_and_yes_in_other_words_is_one_in_a_file_that_runs(
     ]
     tables = [{**one, "default": DEFAULT[own]} for one, own in zip(tables, rows, strict=True)]
     found = proposed(tmp_path, monkeypatch, *tables)
-    assert all(client(found, at)["categorical"] == ["card"] for at in range(3))
+    of_words = words[0][0] == "neg"  # in all tables
+    assert all(("categorical" in client(found, at)) != of_words for at in range(3))
     err = said(capfd)[1]
     assert err.count("other words") == 1
     assert "'card' has no and yes in other words, which are taken for the same" in err

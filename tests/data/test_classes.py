@@ -279,6 +279,8 @@ def test_a_column_whose_name_begins_as_the_labels_is_no_label(names):
         ("M F", "male female", True),
         ("M F", "m f x", True),
         ("no yes", "yes no other", False),  # "other" are levels of few rows
+        ("I21.0 I50.1 E11.9 J44", "I210 I501 E119", True),
+        ("1.5 15 x", "15 y z", False),
         ("Oslo Bergen Moss", "Rome Pisa Bari", False),  # towns, it seems
         ("Oslo Bergen", "Oslo Moss", False),
         ("M m", "M", False),  # case tells them apart
@@ -290,6 +292,24 @@ def test_levels_that_two_clients_write_in_other_words_are_noted(here, there, apa
     notes = notes_on_words(own)
     assert len(notes) == apart
     assert all("at 'bank' and " in one and "'c' has " in one for one in notes)
+
+
+def test_all_ways_in_which_clients_write_levels_are_noted():
+    """The third was not named, and stayed apart where who read the note had mended two."""
+    ways = {"one": "M F", "two": "male female", "three": "1 2", "four": "M F", "five": "M F x"}
+    (note,) = notes_on_words({name: {"sex": some.split()} for name, some in ways.items()})
+    told = "'F', 'M' at 'one', 'female', 'male' at 'two' and '1', '2' at 'three', which count"
+    assert told in note
+
+
+@pytest.mark.parametrize(("questions", "noted"), [(1, False), (2, True), (6, True)])
+def test_answers_of_several_questions_in_two_languages_are_noted_once(questions, noted):
+    words = {"de": ["nie", "selten", "oft"], "en": ["never", "rarely", "often"]}
+    own = {name: {f"q{at}": some for at in range(questions)} for name, some in words.items()}
+    notes = notes_on_words(own)
+    assert len(notes) == noted
+    assert all("'q0', 'q1'" in one for one in notes)
+    assert all("'nie', 'oft', 'selten' at 'de' and 'never'," in one for one in notes)
 
 
 def test_a_run_and_inspect_note_levels_in_other_words():

@@ -124,6 +124,8 @@ def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str
         told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
         if told and table.source.label is not None and "label" in table.reasons:
             told[-1] += f" ({table.reasons['label']})"
+        elif not table.columns and "label" in table.reasons:
+            told.append(table.reasons["label"])
         by = table.source.split_by
         told += [] if by is None else [f"rows of one {by!r} are held out together"]
         if "missing" in table.reasons:

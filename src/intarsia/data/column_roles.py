@@ -179,10 +179,17 @@ def check_names(names: Sequence[str], source: Source) -> None:
     for position, name in enumerate(names):
         check_text(name, f"the name of column {position + 1}", source)
         if not name.strip():
+            said = f"the name of column {position + 1} is {name!r}"
             advice = "give every column a name in the header line"
-            if position and position == len(names) - 1:
-                advice += ", or, if it is empty, remove the separator at the end of every line"
-            raise source.error(f"the name of column {position + 1} is {name!r}", advice)
+            if position and not any(map(str.strip, names[position:])):  # as spreadsheets end lines
+                empty = "it is empty, remove the separator"
+                if position < len(names) - 1:
+                    said = f"columns {position + 1} to {len(names):,} have no name"
+                    empty = "they are empty, remove the separators"
+                advice += f", or, if {empty} at the end of every line"
+                if position == 1 < len(names) - 1:
+                    advice += f"; if {names[0]!r} is a title, remove the lines above the names"
+            raise source.error(said, advice)
         if name in seen:
             raise source.error(f"two columns have the name {name!r}", "rename one of them")
         seen.add(name)

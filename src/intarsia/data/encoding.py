@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations, islice
 from typing import Any
 
@@ -46,7 +46,9 @@ MOST_CENTRED = 20
 # Numbers of a table, times the clients, up to which it is dense: kernels for sparse tables take a
 # second more to compile at the first run.
 _SMALL = 1_000_000
+_MOST_WAYS = 4  # in which clients write the levels of a column, in a note
 _MOST_COMPARED = 1000  # pairs of clients' levels, in a column
+_MOST_READ = 500_000  # levels of these pairs: of wide categories fewer pairs are compared
 
 
 @dataclass(frozen=True)
@@ -401,20 +403,35 @@ def notes_on_words(levels: Mapping[ClientId, Mapping[str, Collection[str]]]) -> 
         for column, some in columns.items():
             first.setdefault(column, {}).setdefault(frozenset({*some} - {RARE}), client)
     notes = []
+    scales: dict[tuple[frozenset[str], ...], list[str]] = {}
     for column, clients in first.items():
-        pairs = islice(combinations(filter(None, clients), 2), _MOST_COMPARED)
+        most = min(_MOST_COMPARED, max(1, _MOST_READ // max(1, *map(len, clients))))
+        pairs = [*islice(combinations(filter(None, clients), 2), most)]
         pair = next((pair for pair in pairs if _in_other_words(*pair, clients)), None)
         if pair is None:
+            for one, other in pairs:
+                if len(one) == len(other) > 2 and one.isdisjoint(other):
+                    scales.setdefault((one, other), []).append(column)
             continue
-        told = (f"{listed(ascending(some), 3)} at {clients[some]!r}" for some in pair)
+        apart = [own for own in islice(clients, most) if own and own not in pair]
+        apart = [own for own in apart if all(_in_other_words(one, own, clients) for one in pair)]
+        every = (*pair, *apart[: _MOST_WAYS - 2])
+        told = [f"{listed(ascending(some), 3)} at {clients[some]!r}" for some in every]
         how = "where they differ in case alone, ignore_case"
-        if all(map(are_no_and_yes, pair)):
+        if all(map(are_no_and_yes, every)):
             how = "where they are no and yes, no_and_yes"
         notes.append(
-            f"{column!r} has {' and '.join(told)}, which count as different levels. Where they "
-            f"mean the same, write them alike in these tables; {how} in the dictionary of "
-            "[alignment] does so."
+            f"{column!r} has {', '.join(told[:-1])} and {told[-1]}, which count as different "
+            f"levels. Where they mean the same, write them alike in these tables; {how} in the "
+            "dictionary of [alignment] does so."
         )
+    for both, asked in scales.items():
+        if len(asked) > 1:  # one may have towns; two have the answers to one kind of question
+            told = [f"{listed(ascending(some), 5)} at {first[asked[0]][some]!r}" for some in both]
+            notes.append(
+                f"{listed(asked, 5)} have {' and '.join(told)}, which count as different levels. "
+                "Where they mean the same, write them alike in these tables."
+            )
     return tuple(notes)
 
 
@@ -429,9 +446,17 @@ def _in_other_words(
         return True
     if len(one) == len(other) == 2 and one.isdisjoint(other):
         return not any(own & one and own & other for own in every_client)
-    small = [{level.casefold() for level in some} for some in (one, other, one & other)]
+    small = [{_plain(level) for level in some} for some in (one, other, one & other)]
     every = len(small[0]) == len(one) and len(small[1]) == len(other)  # else case tells apart
     return every and small[0] & small[1] != small[2]
+
+
+@lru_cache(maxsize=1 << 16)
+def _plain(level: str) -> str:
+    """Return a level in small letters; of one with letters, as I21.0, neither marks nor blanks."""
+    small = level.casefold()
+    some = any(map(str.isalpha, small))
+    return "".join(filter(str.isalnum, small)) or small if some else small
 
 
 def notes_on_other(tables: Mapping[ClientId, Table], encoding: Encoding) -> tuple[str, ...]:

@@ -57,6 +57,8 @@ _NO_AND_YES = tuple(
         *("no yes", "n y", "false true", "f t", "off on", "nein ja", "n j", "nee ja", "non oui"),
         *("n o", "no si", "no sí", "n s", "não sim", "nao sim", "nie tak", "nej ja", "nei ja"),
         *("нет да", "не да", "ne da", "否 是"),
+        *("neg pos", "negative positive", "negativ positiv", "négatif positif", "- +"),
+        *("negativo positivo", "negatief positief"),
         *("falsch wahr", "faux vrai", "falso verdadero", "falso vero", "falso verdadeiro"),
         *("onwaar waar", "fałsz prawda", "falskt sant", "falsk sand", "usann sann", "ложь истина"),
     )
@@ -70,13 +72,13 @@ _POSITIVE = {
     *("krank", "malade", "enfermo", "malato", "dead", "died", "tot", "gestorben", "default", "bad"),
     *("defaulted", "ausfall", "ausgefallen", "impago", "churn", "churned", "gekündigt", "fraud"),
     *("betrug", "fraude", "event", "malignant", "bösartig", "maligno"),
-    *("sann", "истина"),
+    *("sann", "истина", "positief", "+"),
 }
 _NEGATIVE = {
     *("no", "n", "false", "f", "off", "nein", "non", "não", "nie", "nee", "нет", "否"),
     *("none", "negative", "negativ", "négatif", "negativo", "neg", "healthy", "control", "well"),
     *("gesund", "kontrolle", "sain", "sano", "alive", "lebt", "good", "paid", "bezahlt", "normal"),
-    *("benign", "gutartig", "benigno"),
+    *("benign", "gutartig", "benigno", "negatief", "-"),
 }
 OTHER = "other"  # what the classes are called that positive does not name, where they are several
 

@@ -559,6 +559,18 @@ def test_a_note_names_what_may_be_the_weights_of_rows(tmp_path):
     assert propose([written(tmp_path / "t.csv", body)]).notes == ()
 
 
+@pytest.mark.parametrize("name", ["Exposure", "person_years", "exposure_to_dust"])
+@pytest.mark.parametrize("label", ["0 0 0 1 2", "0 0 0 1 1", "1 1 2 2 3"])
+def test_a_note_names_the_time_in_which_counts_were_made(tmp_path, name, label):
+    seen = np.round(np.exp(-np.abs(AMOUNT)), 3)
+    columns = {"age": AGE, name: seen, "claims": np.array(label.split() * 12)}
+    notes = propose([written(tmp_path / "t.csv", columns)], labels=["claims"]).notes
+    assert len(notes) == (name != "exposure_to_dust" and label == "0 0 0 1 2")
+    for note in notes:
+        assert note.startswith(f"'{name}' may say in which time 'claims' was counted. If so, write")
+        assert f'set weights = "{name}" and loss = "poisson": the model predicts' in note
+
+
 def test_a_note_names_columns_that_may_be_one_under_two_names(tmp_path):
     """Where nobody said so, the rows of one site lacked what all others know."""
     pulse, pressure = AMOUNT * 12 + 75, OTHER * 15 + 130

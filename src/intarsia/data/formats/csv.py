@@ -30,7 +30,7 @@ from intarsia.data.formats.pieces import PIECE, Opened, gathered, parts_of, stor
 from intarsia.data.source import Source
 from intarsia.errors import first_line, several
 
-_MARKS = ";\t|,"  # what separates values where the usual separator does not
+MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
 _OTHERS = {  # how files of other kinds begin, and what to do with them
     b"%PDF": ("a PDF file", "save the table as CSV (UTF-8)"),
@@ -390,7 +390,7 @@ def _dividing(rows: Callable[[str], Iterator[list[str]]], usual: str) -> str:
         names, alike = _division(_written(rows(mark), mark))
         return alike, alike and mark == usual, names
 
-    marks: list[str] = [usual, *_MARKS]
+    marks: list[str] = [usual, *MARKS]
     return max(marks, key=rank)  # the first of equal ones
 
 

@@ -60,6 +60,9 @@ _WEIGHTS = {
     *("weight", "weights", "wgt", "wt", "pweight", "gewicht", "poids", "peso", "waga", "vikt"),
     *("hochrechnungsfaktor", "gewichtung", "ponderacion", "ponderation", "вес", "权重"),
 }
+# of how long, or of how much, each row was seen while events were counted
+_EXPOSURES = {"exposure", "exposition", "exposicion", "exposicao", "esposizione", "blootstelling"}
+_EXPOSURES_OF_TWO = {("person", "years"), ("policy", "years"), ("vehicle", "years")}
 # of times that end with what is to be predicted
 _TIMES_UNTIL = {*("followup", "survival", "tte", "ttd", "uberlebenszeit", "nachbeobachtung")}
 _TIMES_UNTIL_OF_TWO = {
@@ -92,12 +95,19 @@ _CODES = {
     *("product", "produkt", "item", "store", "shop", "branch", "filiale", "merchant", "warehouse"),
     *("icd", "sic", "naics", "isco", "district", "department", "municipality", "ward", "code"),
 }
-# of these, the ones whose rows may be several of one person
+# of the words of ids, the ones whose rows may be several of one person
 _PERSONS = {
     *("customer", "patient", "client", "subject", "person", "user", "member", "account"),
     *("household", "mrn", "ssn", "pid", "kunde", "kunden", "kundennummer", "patientennummer"),
     *("haushalt", "konto", "mitglied", "versicherte", "dossier", "cliente", "paciente", "paziente"),
     *("klant", "klient", "pacjent", "kund"),
+}
+# what has several rows as well; alone, without a word of ids, they may be the name of its kind
+_MACHINES = {
+    *("machine", "device", "sensor", "vehicle", "engine", "asset", "equipment", "turbine", "unit"),
+    *("car", "truck", "meter", "robot", "pump", "motor", "battery", "aircraft", "bearing"),
+    *("maschine", "maschinen", "gerat", "gerate", "geraete", "anlage", "anlagen", "fahrzeug"),
+    *("zahler", "zaehler", "appareil", "vehicule", "maquina", "macchina", "apparaat"),
 }
 _OF_IDS = {"id", "ids", "nr", "no", "nummer", "number", "num", "code", "key", "uuid", "kennung"}
 # what pandas and R call an index without a name, once it is written
@@ -141,19 +151,21 @@ def numbers_rows(name: str) -> bool:
     return bool(_ROW_NUMBERS.fullmatch(name))
 
 
-def is_person(name: str) -> bool:
-    """Return whether a name is that of a person's id, such as a patient's, or of a household's.
+def is_group(name: str) -> bool:
+    """Return whether a name is that of the id of a person, a household or a machine.
 
-    It says nothing else: `patient_id` and `customer` are such, `patient_weight` is none.
+    It says nothing else: `patient_id` and `customer` are such, `patient_weight` and `machine` not.
     """
-    own = [one for word in words(name) for one in _parted(word)]
-    return bool(_PERSONS & set(own)) and set(own) <= _PERSONS | _OF_IDS
+    own = {one for word in words(name) for one in _parted(word)}
+    person, machine = own & _PERSONS, own & _MACHINES and own & _OF_IDS
+    return bool(person or machine) and own <= _PERSONS | _MACHINES | _OF_IDS
 
 
 def _parted(word: str) -> tuple[str, ...]:
     """Return the words of one that ends in an id's, such as of `patientid`."""
-    end = next((one for one in _OF_IDS if word.removesuffix(one) in _PERSONS), "")
-    return (word.removesuffix(end), end) if end and word not in _PERSONS else (word,)
+    known = _PERSONS | _MACHINES
+    end = next((one for one in _OF_IDS if word.removesuffix(one) in known), "")
+    return (word.removesuffix(end), end) if end and word not in known else (word,)
 
 
 def is_amount(name: str) -> bool:
@@ -182,6 +194,15 @@ def is_code(name: str) -> bool:
 def is_weight(name: str) -> bool:
     """Return whether a name is that of a weight, of a body or of how much a row counts."""
     return bool(_WEIGHTS & {*words(name)})
+
+
+def is_exposure(name: str) -> bool:
+    """Return whether a name is that of the time, or amount, in which a row's events were counted.
+
+    `Exposure` and `person_years` are such; of `exposure_to_dust` nobody knows.
+    """
+    own = words(name)
+    return own in _EXPOSURES_OF_TWO or (len(own) == 1 and own[0] in _EXPOSURES)
 
 
 def is_trait(name: str) -> bool:

@@ -11,9 +11,16 @@ import numpy as np
 
 from intarsia.data.labels import spelled_apart
 from intarsia.data.parsing import unit_of
+from intarsia.data.source import LEAST_ROWS
 from intarsia.data.texts import Texts
 from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS
-from intarsia.inspection.proposals.column_names import is_code, is_time_until, is_weight
+from intarsia.inspection.proposals.column_names import (
+    is_code,
+    is_exposure,
+    is_id,
+    is_time_until,
+    is_weight,
+)
 from intarsia.inspection.proposals.label_choice import labelled
 from intarsia.inspection.proposals.table_proposal import TableProposal, in_words
 
@@ -21,6 +28,7 @@ _TWO_NUMBERS = re.compile(
     r"\d{1,3} ?/ ?\d{1,3}|\d{1,4} ?[^\W\d]{1,9},? \d{1,4} ?[^\W\d]{1,9}"  # 120/80, 3 h 20 min
 )
 _BRACKETED = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)  # as JSON and Python write lists and fields
+_LEAST_GROUPS = 20  # values whose rows have one label each; of fewer that may be chance
 _LEAST_TEXTS = 10  # different ones; what fewer have in common may be chance
 
 
@@ -82,6 +90,55 @@ def codes_as_amounts(tables: Sequence[TableProposal]) -> list[str]:
     ]
 
 
+def left_out_at_some(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that are left out at some tables and learned from at others."""
+    learned: dict[str, list[str]] = {}
+    for one in tables:
+        for own in one.features:
+            learned.setdefault(one.feature(own), []).append(one.source.name)
+    found: dict[str, list[str]] = {}
+    for one in tables:
+        for name in one.left_out:
+            if name in learned:
+                found.setdefault(name, []).append(one.source.name)
+    return [
+        f"{name!r} is left out at {in_words(some)} and learned from at {in_words(learned[name])}: "
+        "the rows of the former count as missing. Have it in exclude at all tables, or at none."
+        for name, some in found.items()
+    ]
+
+
+def of_one_label(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns whose rows of one value all have the same label.
+
+    They may be of one person or machine, which a random split has among training and test rows.
+    """
+    found: dict[str, None] = {}
+    for one in tables:
+        if not labelled(one) or one.source.split_by is not None:
+            continue
+        label = one.columns[str(one.source.label)]
+        if label.kinds not in ("two", "few"):
+            continue
+        for own in one.features:
+            text = own.figures is None or own.name in one.source.categorical
+            known = (own.codes >= 0) & (label.codes >= 0)
+            codes, labels = own.codes[known].astype(np.int64), label.codes[known]
+            values = len(np.unique(codes))
+            many = _LEAST_GROUPS <= values <= len(codes) / LEAST_ROWS
+            if many and (text or (own.whole and is_id(own.name))):
+                pairs = np.unique(codes * len(label.texts) + labels)
+                if len(pairs) == values:
+                    found[repr(own.name)] = None
+    if not found:
+        return []
+    return [
+        f"rows with the same {in_words([*found])} all have the same label. If they are of one "
+        "person, machine or the like, which is then among training and test rows, scores are too "
+        "good: set split_by to this column at the tables that have it."
+    ]
+
+
 def weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
     """Return a note of columns that seem to say how much each row counts, as of a survey.
 
@@ -100,6 +157,26 @@ def weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
         f"{name!r} of {one.source.name} {said}: it is learned from as it is. If so, "
         + (f"set weights = {_quoted(name)} there." if labelled(one) else apart)
         for name, one in found.items()
+    ]
+
+
+def exposures(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that seem to say in which time a row's events were counted."""
+    found = {
+        own.name: label.name
+        for one in tables
+        if labelled(one)
+        for label in [one.columns[str(one.source.label)]]
+        if label.whole and len(label.texts) > 2 and min(label.figures or (1.0,)) == 0
+        for own in one.features
+        if is_exposure(own.name) and own.figures is not None and min(own.figures) > 0
+    }
+    return [
+        f"{name!r} may say in which time {label!r} was counted. If so, write {label} / {name} into "
+        f"a column of the table, name it as label, and set weights = {_quoted(name)} and "
+        'loss = "poisson": the model predicts counts for each unit of time. As it is, it is '
+        "learned from as any amount is."
+        for name, label in found.items()
     ]
 
 

@@ -254,6 +254,9 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
         unset = value in (None, (), {}) or (key, value) == ("decimal", ".")
         if unset or (key == "missing" and "missing" not in table.reasons):
             lines += _comment(f"no {key}: {why}") if key == "id" and why else []
+            lines += (
+                _comment(f"label: {why}") if key == "label" and why and not table.columns else []
+            )
             continue
         lines += _set(key, value, why)
     lines += _learned(table)

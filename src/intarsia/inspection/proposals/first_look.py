@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts
+from intarsia.data.formats.csv import MARKS
 from intarsia.data.formats.parquet import ParquetColumns
 from intarsia.data.parsing import are_numbers, limit_of, number, spellings_of, unit_of, without_unit
 from intarsia.data.reader import columns_of, read
@@ -27,6 +28,7 @@ from intarsia.inspection.proposals.table_proposal import Column, TableProposal
 from intarsia.inspection.proposals.unfit_columns import what_is_wrong
 
 _ENCODINGS = ("utf-16", "cp1252", "latin-1")  # tried where a file is not UTF-8
+_LINES_OF_TITLES = 100  # by which a title above the names of columns is told
 _FEW_AMOUNTS = 2  # texts; more that end in one word are amounts with a unit
 _FIRST = 100  # texts of a column that are looked at before all of them
 _LEAST_AMOUNTS = 10  # different numbers beside limits; of fewer, "<1" may be a category
@@ -44,6 +46,8 @@ def looked_at(source: Source, folder: Path | None) -> TableProposal:
     check_names(names, source)
     if not frame.num_rows:
         raise source.error(f"the table has {len(names)} columns but 0 rows", "fill it")
+    if len(names) == 1 and isinstance(frame, pa.Table):
+        _check_title(names[0], frame.column(names[0]), source)
     texts: dict[str, tuple[NDArray[np.int32], Texts]] = {}
     left_out: dict[str, str] = {}
     for name in names:
@@ -84,16 +88,39 @@ def _read(source: Source, folder: Path | None) -> tuple[Source, pa.Table | Parqu
     raise first
 
 
+def _check_title(name: str, lines: pa.ChunkedArray, source: Source) -> None:
+    """Raise where the only name of a file seems to be a title, and a later line has the names.
+
+    So it is where a mark that the name has not is as often in most of the first lines.
+    """
+    some = [str(one) for one in lines.slice(0, _LINES_OF_TITLES).to_pylist()]
+    for mark in MARKS:
+        often = [one.count(mark) for one in some]
+        usual = max(set(often), key=often.count)
+        if usual and mark not in name and often.count(usual) >= max(2, len(some) / 2):
+            first = some[often.index(usual)]
+            raise source.error(
+                f"the first line ({name[:60]!r}) has one name, and others have {usual + 1} values "
+                f"each, with {mark!r} between them (first: {first[:60]!r})",
+                "if it is a title, remove the lines above the names of the columns",
+            )
+
+
 def _of_matrix(source: Source) -> TableProposal:
     """Return what is proposed for a file that holds a matrix, whose labels are its own."""
-    reasons = {}
+    reasons, ids = {}, None
     try:
         named = replace(source, id="samples")
         table = read(named)
         source, reasons["id"] = named, "the ids in the file"
+        own = pa.chunked_array([pa.array(table.samples)])
+        ids = _column("samples", *coded_texts(own, "samples", named), named)
     except TableError:
         table = read(source)
-    return TableProposal(source, {}, len(table.samples), len(table.columns), {}, reasons)
+    if table.labels is not None:
+        reasons["label"] = "the labels in the file"
+    sizes = len(table.samples), len(table.columns)
+    return TableProposal(source, {}, *sizes, {}, reasons, ids_beside=ids)
 
 
 def _column(name: str, codes: NDArray[np.int32], texts: Texts, source: Source) -> Column:

@@ -19,7 +19,7 @@ from intarsia.data.reader import ending_of
 from intarsia.data.texts import Texts
 from intarsia.errors import TableError, listed, several
 from intarsia.experiment.entity_alignment import notes_on_ids
-from intarsia.inspection.proposals.column_names import is_amount, is_id, is_person, numbers_rows
+from intarsia.inspection.proposals.column_names import is_amount, is_group, is_id, numbers_rows
 from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
     MOST_ROWS,
@@ -40,7 +40,7 @@ _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and
 _BY_CHANCE = 0.2  # share of the fewer rows below which numbers may have values in common by chance
 _COUNTED = 1.5  # by how much two columns that may number rows are less likely than others
 _FEWEST_ROWS = 20  # of which all have different numbers, so that these may be ids
-_FEWEST_GROUPS = 10  # different values of a column that may tell persons
+_FEWEST_GROUPS = 10  # different values of a column that may tell persons, or machines
 
 
 def with_ids(
@@ -147,10 +147,10 @@ def with_groups(
 ) -> list[TableProposal]:
     """Return the tables with the column whose rows of one value are split together.
 
-    It is named as a person's id, and has values that repeat. Where a table that shares rows lacks
-    it a note says so, as a run would stop.
+    It is named as the id of a person or a machine, and has values that repeat. Where a table that
+    shares rows lacks it a note says so, as a run would stop.
     """
-    found = {one.source.name: _repeated_persons(one) for one in tables}
+    found = {one.source.name: _repeated_groups(one) for one in tables}
     every = dict.fromkeys(name for own in found.values() for name in own)
     if not every:
         return list(tables)
@@ -167,8 +167,8 @@ def with_groups(
         n for n in there if next(t for t in tables if t.source.name == n).columns[column].missing
     ]
     said = (
-        f"rows of {in_words(having[column])} with the same {column!r} may be of one person, who is "
-        "then among training and test rows, and scores are too good. "
+        f"rows of {in_words(having[column])} with the same {column!r} may be of one person or "
+        "machine, which is then among training and test rows, and scores are too good. "
     )
     if lacking or gaps:
         advice = (
@@ -183,14 +183,14 @@ def with_groups(
     ]
 
 
-def _repeated_persons(one: TableProposal) -> list[str]:
-    """Return the columns of a table that are named as a person's id, with values that repeat."""
+def _repeated_groups(one: TableProposal) -> list[str]:
+    """Return the columns of a table that name a person or a machine, with values that repeat."""
     apart = {one.source.id, one.source.label}
     return [
         name
         for name, own in one.columns.items()
         if name not in apart
-        and is_person(name)
+        and is_group(name)
         and (own.figures is None or own.whole)
         and 2 * sum(any(map(str.isdigit, text)) for text in own.texts) > len(own.texts)
         and _FEWEST_GROUPS <= len(own.texts) < _NEARLY_ALL * (own.codes >= 0).sum()
@@ -209,6 +209,8 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         }
         for one in tables
     }
+    beside = {one.source.name: one.ids_beside for one in tables if one.ids_beside is not None}
+    candidates |= {name: {ids.name: ids} for name, ids in beside.items()}
     found: list[tuple[float, str, str, str, str]] = []
     for a, b in combinations(candidates, 2):
         for first in candidates[a].values():
@@ -225,10 +227,10 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         if one.source.name in chosen or not one.columns:
             continue
         # without a row in common, ids still keep the rows' own numbers out of the features
-        own = [name for name in candidates[one.source.name] if is_id(name)]
+        own = candidates[one.source.name]
         known = [name for name in own if name in chosen.values()]
-        if own:
-            chosen[one.source.name] = (known or own)[0]
+        if likely := known or [*filter(is_id, own)]:
+            chosen[one.source.name] = likely[0]
     for one in tables:
         if one.source.name not in chosen:
             _refuse_repeats(one, tables, chosen, candidates)
@@ -332,6 +334,8 @@ def _refuse_repeats(
             if known not in (None, name):
                 continue
             for own, telling, mostly in repeating:
+                if telling and _repeats_ids(own, ids):
+                    raise _repeated(one, own, other.source.name)
                 if own.name != name and not mostly:
                     continue  # few values, or plain numbers, may be the same by chance
                 if known is None and not (telling and own.name == name):
@@ -357,6 +361,23 @@ def _meant_as_id(own: Column, ids: Column) -> bool:
     same = own.name.casefold() == ids.name.casefold()
     shared = _most_shared(own, ids)
     return shared > 0 if same else shared >= max(10, 0.2 * len(own.texts))
+
+
+def _repeats_ids(own: Column, ids: Column) -> bool:
+    """Return whether words with figures, such as MX-01, have most values of a column of such ids.
+
+    There nearly every row has a value of its own.
+    """
+    few = min(len(own.texts), len(ids.texts))
+    if few < _FEWEST_ROWS or len(ids.texts) < _NEARLY_ALL * ids.rows:
+        return False
+    coded = all(
+        column.figures is None
+        and all(any(map(str.isdigit, text)) for text in column.texts)
+        and not date_orders(column.texts)
+        for column in (own, ids)
+    )
+    return coded and 2 * _most_shared(own, ids) > few
 
 
 def _mostly_numbers(own: Column) -> bool:
@@ -396,7 +417,7 @@ def _repeated(one: TableProposal, own: Column, other: str) -> TableError:
 
 def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
     """Return the rules by which most ids of different tables are the same."""
-    columns = [one.columns[one.source.id] for one in tables if one.source.id and one.columns]
+    columns = [own for one in tables if (own := one.ids) is not None]
     most = sum(min(one.rows, other.rows) for one, other in combinations(columns, 2))
     shared = _shared(columns, ())
     pairs = combinations(columns, 2)

@@ -158,7 +158,9 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
     best = min(ranked, default=None)
     if best is not None and best[0] < _DOUBTFUL:
         return [best[-1]], _BY_NAME
-    if any(not one.columns for one in tables):  # files with labels of their own
+    own_labels = any(not one.columns and "label" in one.reasons for one in tables)
+    tables = [one for one in tables if one.columns]
+    if own_labels or not tables:
         return [], ""
     if alike and best is None:
         raise ExperimentError(

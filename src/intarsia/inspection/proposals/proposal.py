@@ -32,7 +32,10 @@ from intarsia.inspection.proposals.codes_or_amounts import (
 from intarsia.inspection.proposals.column_names import words
 from intarsia.inspection.proposals.column_notes import (
     codes_as_amounts,
+    exposures,
+    left_out_at_some,
     no_class_in_common,
+    of_one_label,
     several_in_one,
     times_until_label,
     weights_of_rows,
@@ -190,12 +193,13 @@ def propose(
     notes += [
         *times_until_label(tables),
         *weights_of_rows(tables),
+        *exposures(tables),
         *several_in_one(tables),
         *under_other_names(tables, matched),
         *same_in_shared_rows(tables, matched),
     ]
     tables = as_one_kind(without_constants(tables))
-    notes += codes_as_amounts(tables)
+    notes += [*codes_as_amounts(tables), *left_out_at_some(tables), *of_one_label(tables)]
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(

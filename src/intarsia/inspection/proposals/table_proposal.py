@@ -243,6 +243,7 @@ class TableProposal:
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> why
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # key of the source -> why
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> the feature
+    ids_beside: Column | None = None  # of a file that holds a matrix
     # the columns as the reader gives them, while they are looked at
     read: pa.Table | ParquetColumns | None = None
 
@@ -251,6 +252,11 @@ class TableProposal:
         """Return the columns that are learned from."""
         apart = {self.source.id, self.source.label, self.source.split_by, *self.left_out}
         return [one for name, one in self.columns.items() if name not in apart]
+
+    @property
+    def ids(self) -> Column | None:
+        """Return the column that tells rows apart; None: there is none."""
+        return self.ids_beside or self.columns.get(self.source.id or "")
 
     @cached_property
     def answers(self) -> frozenset[str]:
@@ -324,11 +330,7 @@ class Matched:
     """Which rows of two tables have the same id."""
 
     def __init__(self, tables: Sequence[TableProposal], rules: Sequence[Rule]) -> None:
-        columns = {
-            one.source.name: one.columns[one.source.id]
-            for one in tables
-            if one.source.id is not None and one.columns
-        }
+        columns = {one.source.name: own for one in tables if (own := one.ids) is not None}
         self.ids: dict[str, NDArray[Any]]  # numbers that are equal where ids are, (rows,)
         if all(own.exact and not own.coded for own in columns.values()):  # which no rule changes
             self.ids = {name: own.numbers for name, own in columns.items()}

@@ -68,7 +68,8 @@ def _unfit(own: Column, one: TableProposal) -> str:
     if own.whole and len(own.texts) > 1 and all(map(_DAY.fullmatch, own.texts)):
         return "has dates without marks; to learn from it, write them as 2026-01-31 in the table"
     if own.coded and len(own.texts) > MOST_LEVELS:
-        return f"codes with zeros in front, {len(own.texts):,} different ones"
+        said = f"codes with zeros in front, {len(own.texts):,} different ones"
+        return said + (AS_CATEGORY if own.rows >= LEAST_ROWS * len(own.texts) else "")
     # as the reader would read it, whose reasons these are
     as_listed = replace(one.source, categorical=(own.name,)) if own.coded else one.source
     said = ""
@@ -82,10 +83,7 @@ def _unfit(own: Column, one: TableProposal) -> str:
     if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
         return "another text in every row"
     if _MANY_TEXTS in said and own.rows >= LEAST_ROWS * len(own.texts):
-        said += (
-            "; to learn from it, if its texts tell nothing of single rows, list it in categorical, "
-            "and take it out of exclude"
-        )
+        said += AS_CATEGORY
     return said
 
 
@@ -99,6 +97,10 @@ def _is_plain(own: Column, one: TableProposal) -> bool:
     return max(map(abs, own.figures or (0.0,))) < EXACT
 
 
+AS_CATEGORY = (
+    "; to learn from it, if its texts tell nothing of single rows, list it in categorical, "
+    "and take it out of exclude"
+)  # as a reason ends where five rows or more have each of many texts
 _MANY_TEXTS = " different texts in "
 
 
