@@ -13,10 +13,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from intarsia.core.memory import disk_for
+from intarsia.core.side_by_side import side_by_side
 from intarsia.data.labels import positive_last
 from intarsia.data.parsing import ascending
 from intarsia.data.reader import ENDINGS, ending_of, values_size
@@ -173,7 +174,10 @@ def propose(
     sources = [Source(name=name, path=str(path)) for name, path in names.items()]
     size = _COPIES * sum(map(values_size, sources))
     folder = disk_for(size, (place or Path(tempfile.gettempdir())).absolute())
-    tables = [looked_at(source, folder) for source in sources]
+    large = {one.name: folder is None and values_size(one) >= _LARGE for one in sources}
+    tables = side_by_side(
+        partial(looked_at, folder=folder), sources, _AT_ONCE, lambda one: large[one.name]
+    )
     refuse_row_numbers(tables, ids)
     for key, wanted in (("id", ids), ("label", labels)):
         _check_named(key, wanted, tables)
@@ -212,6 +216,7 @@ def propose(
     return Proposal(tuple(tables), rules, tuple(notes), ignore_case, no_and_yes)
 
 
+_LARGE, _AT_ONCE = 1 << 22, 2  # bytes of tables that are looked at side by side, and how many
 _COPIES = 4  # times the tables' values that a proposal takes, where they are in memory
 
 
