@@ -1316,6 +1316,8 @@ def test_rows_that_two_columns_tell_apart_together_are_told_and_the_second_is_no
             for name in ("patient_id", "PatientID", "patientid", "customer", "Kunde-Nr")
         ),
         *((name, True) for name in ("user no", "household", "MRN", "Kundennummer", "client key")),
+        *((name, True) for name in ("PatientenID", "Pat.-Nr.", "participant_no", "VersichertenNr")),
+        *((name, False) for name in ("student_loan", "driver_age", "patienten_gewicht")),
         *((name, True) for name in ("machine_id", "unit number", "DeviceID", "Anlagen-Nr.")),
         *((name, False) for name in ("machine", "unit", "unit_price", "machine_hours", "engine")),
         *((name, False) for name in ("patient_weight", "member_since", "account_type", "visit_id")),

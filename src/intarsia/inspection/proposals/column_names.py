@@ -100,7 +100,10 @@ _PERSONS = {
     *("customer", "patient", "client", "subject", "person", "user", "member", "account"),
     *("household", "mrn", "ssn", "pid", "kunde", "kunden", "kundennummer", "patientennummer"),
     *("haushalt", "konto", "mitglied", "versicherte", "dossier", "cliente", "paciente", "paziente"),
-    *("klant", "klient", "pacjent", "kund"),
+    *("klant", "klient", "pacjent", "kund", "patienten", "pat", "versicherter", "versicherten"),
+    *("proband", "probanden", "teilnehmer", "mitglieder", "participant", "enrollee", "beneficiary"),
+    *("policyholder", "cardholder", "student", "pupil", "employee", "driver", "adherent", "assure"),
+    *("asegurado", "alumno", "assistito", "utente", "usuario"),
 }
 # what has several rows as well; alone, without a word of ids, they may be the name of its kind
 _MACHINES = {
