@@ -18,6 +18,7 @@ import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.inspection.proposals.column_names import is_group
+from intarsia.inspection.proposals.proposal import propose
 from intarsia.inspection.tails import amounts_of
 from intarsia.results.result import load
 
@@ -1501,3 +1502,27 @@ def test_true_at_one_table_and_1_at_another_are_numbers(tmp_path, monkeypatch):
     assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
     model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
     assert sorted(model["features"]) == ["age", "basket", "card", "income"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("{letter}{figures:02d}.{rest}", "write the first 3 characters of each, 60 different"),
+        ("{letter}{row:03d}", "write the first character of each, 6 different"),
+        ("P{row:03d}", ""),  # one letter before each number
+        ("{letter}-{row:03d}", ""),
+    ],
+)
+def test_of_codes_of_few_rows_their_beginnings_can_be_learned(tmp_path, code, told):
+    rng = np.random.default_rng(0)
+    codes = [
+        code.format(letter="ABCDEI"[row % 6], figures=row // 6 % 10, rest=row // 60, row=row)
+        for row in range(300)
+    ] * 2
+    frame = pd.DataFrame({"age": rng.integers(20, 90, 600), "main_disease": codes})
+    frame["died"] = rng.choice(["no", "yes"], 600)
+    frame.to_csv(tmp_path / "ward.csv", index=False)
+    (found,) = propose([tmp_path / "ward.csv"]).tables
+    why = found.left_out["main_disease"]
+    assert why.startswith("has 300 different texts in 600 rows")
+    assert why.partition("to learn from it, ")[2].startswith(told) if told else ";" not in why

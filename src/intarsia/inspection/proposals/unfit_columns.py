@@ -9,6 +9,7 @@ from dataclasses import replace
 from pyarrow import types
 
 from intarsia.data.column import EXACT
+from intarsia.data.column_types import MOST_LEVELS as MOST_LEVELS_READ
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.source import LEAST_ROWS
 from intarsia.errors import TableError, listed
@@ -82,9 +83,34 @@ def _unfit(own: Column, one: TableProposal) -> str:
         said += "; or, if its numbers are answers or codes, list it in categorical"
     if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
         return "another text in every row"
-    if _MANY_TEXTS in said and own.rows >= LEAST_ROWS * len(own.texts):
-        said += AS_CATEGORY
+    if _MANY_TEXTS in said:
+        often = own.rows >= LEAST_ROWS * len(own.texts)
+        said += AS_CATEGORY if often else _by_beginnings(own)
     return said
+
+
+def _by_beginnings(own: Column) -> str:
+    """Return how to learn from codes that begin alike where they are of one kind, as I21.0, I21.4.
+
+    "": they are no such codes, or their beginnings are as rare.
+    """
+    if is_id(own.name) or not own.texts.all_like(_CLASSED):
+        return ""
+    rows = (own.codes >= 0).sum()
+    beginnings = {size: len({text[:size] for text in own.texts}) for size in (3, 1)}
+    for size, many in beginnings.items() if beginnings[1] >= _LEAST_LETTERS else ():
+        if many <= MOST_LEVELS_READ and rows >= LEAST_ROWS * many:
+            characters = "character" if size == 1 else f"{size} characters"
+            return (
+                f"; to learn from it, write the first {characters} of each, {many} different ones, "
+                "into a column of the table"
+            )
+    return ""
+
+
+# a letter and two figures begin them, as in ICD-10, ATC and other lists of classes
+_CLASSED = r"^[A-Z][0-9]{2}[.]?[0-9A-Z]{0,5}$"
+_LEAST_LETTERS = 5  # different ones; of fewer, a letter may stand before each number
 
 
 def _is_plain(own: Column, one: TableProposal) -> bool:
