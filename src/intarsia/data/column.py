@@ -318,9 +318,9 @@ class Column:
             if self.kind == "whole":
                 self._check_whole()
             values = array_of(self.values.cast(pa.float64(), safe=False))
-            if self.source.missing:
-                values[np.isin(values, missing_numbers(self.source))] = np.nan
-        beyond = np.isinf(values) | (np.abs(values) > (LARGEST if most is None else most))
+            if marks := missing_numbers(self.source):
+                values[np.isin(values, marks)] = np.nan
+        beyond = np.abs(values) > (LARGEST if most is None else most)  # infinite ones, too
         if beyond.any():
             raise self._too_large(values, beyond, by_text, advice)
         return values
