@@ -172,17 +172,22 @@ def test_the_counts_are_those_of_the_transcript(recording):
         for one in recording.records
         if one.kind in ("ask", "sum")
     )
+    with_field = Counter(
+        (one.kind, one.function, f"{one.type}.{name}", one.client)
+        for one in recording.records
+        if one.kind in ("ask", "sum")
+        for name in one.fields  # a reply may lack one, as that to the last certificate does
+    )
     revealed = Counter(one.type for one in recording.records if one.kind == "reveal")
     for line in recording.found.lines:
         if line.how == "revealed":
             assert line.times == revealed[line.what]
         elif line.how in ("reply", "contribution"):
             kind = "ask" if line.how == "reply" else "sum"
-            # a function may reply with one type only: each reply has each field
             counted = {
-                name: replies[kind, line.function, name]
+                name: with_field[kind, line.function, line.what, name]
                 for name in recording.found.clients
-                if replies[kind, line.function, name]
+                if with_field[kind, line.function, line.what, name]
             }
             assert line.clients == counted
             assert max(counted.values()) <= line.times <= sum(counted.values())
