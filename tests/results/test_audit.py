@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -172,12 +173,13 @@ def test_the_counts_are_those_of_the_transcript(recording):
         for one in recording.records
         if one.kind in ("ask", "sum")
     )
-    with_field = Counter(
-        (one.kind, one.function, f"{one.type}.{name}", one.client)
-        for one in recording.records
-        if one.kind in ("ask", "sum")
-        for name in one.fields  # a reply may lack one, as that to the last certificate does
-    )
+    with_field = Counter()
+    for sent, some in groupby(recording.records, key=lambda one: (one.kind, one.function)):
+        own = list(some)
+        # a field that one client sent counts for all that were asked with it; none may, as rows
+        # are not asked for at the last certificate
+        fields = {f"{one.type}.{name}" for one in own for name in one.fields}
+        with_field.update((*sent, field, one.client) for field in fields for one in own)
     revealed = Counter(one.type for one in recording.records if one.kind == "reveal")
     for line in recording.found.lines:
         if line.how == "revealed":
