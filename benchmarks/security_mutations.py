@@ -462,7 +462,7 @@ MUTATIONS = [
         "engines/remote/declared.py",
         (
             "rows multiplied by who is left alone",
-            "if exact and others and known.layout is Layout.SELECTED:",
+            "if exact and left and known.layout is Layout.SELECTED:",
             "if False:",
             WHO_IS_LEFT,
         ),
