@@ -488,6 +488,12 @@ MUTATIONS = [
     *_of(
         "deployment/policy.py",
         (
+            "few rows that other rules join with another client's",
+            "if said != named and (few := _few(before, rows, self._least)):",
+            "if few := 0:",
+            BETWEEN_JOBS,
+        ),
+        (
             "any delta where epsilons add up",
             "(policy.epsilon_most or policy.epsilon_total) and",
             "policy.epsilon_most and",
