@@ -470,6 +470,12 @@ MUTATIONS = [
     *_of(
         "engines/transports/handshakes.py",
         (
+            "few connections with one certificate",
+            "while len(known) >= _MOST_OF_ONE:",
+            "while False:",
+            NO_CERTIFICATE,
+        ),
+        (
             "any number of connections without a certificate",
             "while len(self._waiting) >= _MOST:",
             "while False:",
