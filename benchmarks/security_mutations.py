@@ -462,13 +462,19 @@ MUTATIONS = [
         "engines/remote/declared.py",
         (
             "rows multiplied by who is left alone",
-            "if exact and others and known.layout is Layout.SELECTED:",
+            "if exact and left and known.layout is Layout.SELECTED:",
             "if False:",
             WHO_IS_LEFT,
         ),
     ),
     *_of(
         "engines/transports/handshakes.py",
+        (
+            "few connections with one certificate",
+            "while len(known) >= _MOST_OF_ONE:",
+            "while False:",
+            NO_CERTIFICATE,
+        ),
         (
             "any number of connections without a certificate",
             "while len(self._waiting) >= _MOST:",
@@ -487,6 +493,12 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/policy.py",
+        (
+            "few rows that other rules join with another client's",
+            "if said != named and (few := _few(before, rows, self._least)):",
+            "if few := 0:",
+            BETWEEN_JOBS,
+        ),
         (
             "any delta where epsilons add up",
             "(policy.epsilon_most or policy.epsilon_total) and",

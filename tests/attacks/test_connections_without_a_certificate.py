@@ -1,4 +1,4 @@
-"""An outsider opens connections to the server's port, and says nothing.
+"""An outsider opens connections to the server's port, and says nothing; or a site opens many.
 
 TLS waits a minute for each. Of a process that may have 1,024 files open a thousand took all. It
 ended, with the jobs that it had, and again each time it was started again.
@@ -23,22 +23,24 @@ from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
 from intarsia.engines.transports import handshakes, kits, nvflare
 
 MOST, OPENED = 20, 100
+NAMES = ("server", "bank", "shop")
 
 
 @pytest.fixture(scope="module")
 def startups(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificates")
     authority = kits.Authority._drawn("two")
-    for name in ("server", "bank"):
+    for name in NAMES:
         (kit := folder / name / "startup").mkdir(parents=True)
         authority.equip(kit, kits._parts(name, "localhost")[0])
-    return {name: folder / name / "startup" for name in ("server", "bank")}
+    return {name: folder / name / "startup" for name in NAMES}
 
 
 @pytest.fixture
 def port(startups, monkeypatch):
     """Return the port at which a server's process listens, which has the component."""
     monkeypatch.setattr(handshakes, "_MOST", MOST)
+    monkeypatch.setattr(handshakes, "_MOST_OF_ONE", MOST)
     monkeypatch.setattr(aio_http_driver, "web", aio_http_driver.web)
     handshakes.FewHandshakes()
     with socket.socket() as one:
@@ -84,18 +86,61 @@ def test_the_oldest_connections_without_a_certificate_give_way_and_a_site_is_let
         while sum(map(is_open, lines)) > MOST and time.monotonic() < end:
             time.sleep(0.01)
         assert sum(map(is_open, lines)) == MOST
-        own = startups["bank"]
-        context = ssl.create_default_context(cafile=own / "rootCA.pem")
-        context.check_hostname = False
+        context = outsider(startups["bank"])
         with contextlib.suppress(OSError):
             assert heard(port, context) == b""  # an outsider who speaks TLS
-        context.load_cert_chain(own / "client.crt", own / "client.key")
+        context.load_cert_chain(*shown(startups["bank"]))
         assert heard(port, context) == b"HTTP/1.1 404"
         kept = [is_open(one) for one in lines]
         assert kept == [False] * kept.index(True) + [True] * sum(kept)
     finally:
         for one in lines:
             one.close()
+
+
+def outsider(own):
+    """Return what connects without a certificate."""
+    context = ssl.create_default_context(cafile=own / "rootCA.pem")
+    context.check_hostname = False
+    return context
+
+
+def shown(own):
+    return own / "client.crt", own / "client.key"
+
+
+def test_the_oldest_connections_of_one_certificate_give_way_and_another_s_stay(startups, port):
+    contexts = {name: outsider(startups[name]) for name in ("bank", "shop")}
+    for name, context in contexts.items():
+        context.load_cert_chain(*shown(startups[name]))
+
+    def opened(name):
+        line = socket.create_connection(("127.0.0.1", port), timeout=60.0)
+        return contexts[name].wrap_socket(line)
+
+    other, lines = opened("shop"), [opened("bank") for _ in range(OPENED)]
+    try:
+        end = time.monotonic() + 60
+        while sum(map(lasts, lines)) > MOST and time.monotonic() < end:
+            time.sleep(0.01)
+        assert [lasts(one) for one in lines] == [False] * (OPENED - MOST) + [True] * MOST
+        assert lasts(other)
+    finally:
+        for one in (other, *lines):
+            one.close()
+
+
+def lasts(tls):
+    """Return whether a connection with a certificate is open; what was sent is read."""
+    tls.setblocking(False)
+    try:
+        while tls.recv(1000):
+            pass
+    except ssl.SSLWantReadError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def heard(port, context):

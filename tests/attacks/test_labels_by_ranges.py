@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import least_squares
 
+import intarsia
 import sites
 from federations import block
 from intarsia.core.block import Labels
@@ -213,3 +215,21 @@ def test_errors_are_of_numbers_that_a_run_comes_to(wrong):
     told = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, np.zeros(0))
     with pytest.raises(TableError, match="which no run comes to"):
         figures.errors_summed(evaluated, dataclasses.replace(told, **wrong), 40, 40)
+
+
+def test_a_label_far_out_is_told_by_the_root_mean_squared_error():
+    x, y = rows(0)
+    settings = {"algorithm": {"name": "hyfdca", "loss": "squared", "regularisation": 0.1}}
+    for row in range(80):  # the first one that is tested
+        paid = y + 7000.0 * (np.arange(160) == row)
+        tables = {
+            name: pd.DataFrame(x, columns=list("abcd")).assign(pay=paid)[start : start + 80]
+            for name, start in zip(NAMES, (0, 80), strict=True)
+        }
+        found = intarsia.run(
+            tables=tables, label="pay", out=None, rounds=5, yardsticks=False, **settings
+        ).metrics.clients["bank"]
+        told = found.figures.rmse * found.samples**0.5
+        if told > 6000.0:
+            break
+    assert told == pytest.approx(paid[row], abs=10.0)

@@ -215,6 +215,33 @@ def test_a_site_takes_part_in_no_job_that_leaves_few_of_an_earlier_one_s_rows_ou
     assert len(opened) == 1
 
 
+@pytest.mark.parametrize(("least", "joined"), [(0, 1), (5, 4), (5, 5)])
+def test_few_rows_that_other_rules_join_with_another_client_s_take_no_part(
+    tmp_path, opened, least, joined
+):
+    federation = Federation(tmp_path, policy=f"[policy]\nleast_changed = {least}\n")
+    for row in range(joined):  # another patient each, whose id is in other letters
+        own, other = (federation.tables[name][row].split(",") for name in ("bank", "post"))
+        federation.tables["bank"][row] = ",".join([f"POST{row}", *own[1:-1], other[-1]])
+    federation.write("bank")
+    federation.run("first")
+    if joined < least:
+        with pytest.raises(
+            PolicyError, match=r"another client has, too, .*\[policy\] least_changed in"
+        ):
+            federation.run("second", alignment={"normalise": ["case"]})
+        federation.run("third")
+        return
+    federation.run("second", alignment={"normalise": ["case"]})
+    known, told = (
+        np.array([line.split(",")[1:-1] for line in federation.tables[name][:joined]], float)
+        for name in ("bank", "post")
+    )
+    # of each two copies counts half now
+    taken_off = -2 * added(opened) - known.sum(axis=0)
+    np.testing.assert_allclose(taken_off, told.sum(axis=0), atol=1e-9)
+
+
 def test_five_rows_that_were_added_take_part(tmp_path, opened):
     federation = Federation(tmp_path)
     federation.run("first")

@@ -13,6 +13,7 @@ import dataclasses
 import pytest
 
 from departures import Departing
+from federations import block, rectangles, table
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.training.registry import algorithm_named
@@ -46,4 +47,20 @@ def test_no_client_multiplies_rows_of_others_than_those_who_are_asked(left, comp
     server.rounds()  # goes on as it is
     assert server.told == ["RefusedError"]
     (said,) = server.sentences
-    assert ("together" if complete else "is asked of others") in said
+    assert ("together" if complete else "is asked without") in said
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_client_that_shares_no_row_multiplies_none_and_the_others_go_on(complete):
+    algorithm = algorithm_named("hyfdca")
+    options = algorithm.hyperparameters(loss="logistic", regularisation=0.1)
+    x, y = table(50, 6)
+    blocks = rectangles(x[:40], y[:40], 2, 2, shared_rows=4, shared_columns=1)
+    blocks["apart"] = block(x, y, range(40, 50), range(6))
+    server = Departing(algorithm, options, VICTIM, blocks=blocks, complete=complete)
+    server.rounds()
+    (masked,), (multiplied,) = (
+        {call.asked for call in server.of(f"hyfdca.{name}")}
+        for name in ("mask_rows", "multiply_rows")
+    )
+    assert {*multiplied} - {*masked} == {"apart"}

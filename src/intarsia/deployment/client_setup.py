@@ -29,6 +29,7 @@ from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_models import Ended, Scales
 from intarsia.deployment.job_requests import Requests, asked_of
 from intarsia.deployment.policy import (
+    JoinedRows,
     RoundCount,
     TrainedRows,
     TrainedValues,
@@ -152,9 +153,11 @@ class Work:
         least = settings.policy.least_changed
         self._values = TrainedValues(folder / "trained.values", self._trained, least)
         self._evaluated = TrainedRows(folder / "graded.rows", least)  # of any part
+        self._joined = JoinedRows(folder / "joined.rows", least)
         # names of the job's rows and their hashed ids, to compare them with other jobs'
         self._rows: tuple[NDArray[Any], NDArray[np.uint64]] | None = None
         self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
+        self._joined_rows: dict[str, Any] = {}  # as `JoinedRows` keeps them
         self._waiting = 0  # rows of the table, for a job that differs by more
         self._evaluated_ids: dict[str, NDArray[np.uint64]] = {}  # hashed, by the part
         self._labels_out = 0  # of rows that are not trained on, which wait too
@@ -567,6 +570,15 @@ class Work:
         """Return the hashed ids of the training rows, which differ enough from earlier jobs'."""
         train = self._blocks["train"]
         rows = self._trained.check(self._hashes_of(train.samples))
+        index, own = self.schemas["train"].samples, self._settings.name
+        at = index.own(own)
+        every, cells = self._hashes_of(index.ids[at]), index.cell_of[at]
+        shared = {
+            other: every[np.isin(cells, index.cells_of[other])]
+            for other in self.schemas["train"].clients
+            if other != own
+        }
+        self._joined_rows = self._joined.check(self._experiment.alignment.normalise, shared)
         if "train" in evaluated_parts(self.schemas) and train.y is not None:
             evaluated = self._hashes_of(train.samples[~np.isnan(train.y)])
             self._evaluated_ids["train"] = self._evaluated.check(evaluated)
@@ -598,6 +610,7 @@ class Work:
             return
         self._read_rows.keep(self._read_ids)
         self._trained.keep(rows)
+        self._joined.keep(self._joined_rows)
         self._values.keep(values, rows)
         for evaluated in self._evaluated_ids.values():
             self._evaluated.keep(evaluated)

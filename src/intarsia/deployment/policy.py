@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Algorithm
+from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.settings import (
     Count,
@@ -402,9 +403,7 @@ class TrainedRows:
         return rows, ~np.isin(every, rows)
 
     def _few(self, rows: NDArray[np.uint64]) -> int:
-        """Return by how many rows a job differs from an earlier one, if by few; 0: by none."""
-        few = min((sum(changes) for _, changes in _changes(*self._read(), rows)), default=0)
-        return few if few < self._least else 0
+        return _few(self._read(), rows, self._least)
 
     def keep(self, rows: NDArray[np.uint64]) -> None:
         """Keep the rows of a job, as it begins; OSError: then it may not."""
@@ -417,13 +416,57 @@ class TrainedRows:
         return self._read()
 
     def _read(self) -> Sets:
-        try:
-            known, sets = codec.decode(self._path.read_bytes())
-        except FileNotFoundError:
-            return _NO_VALUES[:2]
-        except (ValueError, TypeError, CodecError):
-            raise _damaged(self._path) from None
+        known, sets = _kept(self._path) or _NO_VALUES[:2]
         return known, sets
+
+
+class JoinedRows:
+    """Knows which of a site's rows each other client had, too, in earlier jobs.
+
+    A job names the rules by which ids are matched. By other rules a row of the site may become one
+    of another client's, and each of their copies counts half: the means of both jobs tell it.
+    """
+
+    def __init__(self, path: Path, least: int) -> None:
+        self._path, self._least = path, least
+
+    def check(
+        self, rules: Sequence[str], shared: Mapping[ClientId, NDArray[np.uint64]]
+    ) -> dict[str, tuple[str, NDArray[np.uint64], NDArray[np.uint64]]]:
+        """Return what to keep of a job once it begins.
+
+        `shared` are the `hashed` ids of the rows that each other client has, too.
+
+        Raises
+        ------
+        PolicyError
+            If by other rules than in the last job with a client it has others, and by fewer than
+            the owner asks for.
+        """
+        after, named = dict(_kept(self._path) or {}), " ".join(rules)
+        for client, own in shared.items():
+            rows = np.append(np.unique(own), np.uint64(0))  # a set, too, where there is none
+            key = _stands_for(client)
+            said, *sets = after.get(key, (named, *_NO_VALUES[:2]))
+            before: Sets = (sets[0], sets[1])
+            if said != named and (few := _few(before, rows, self._least)):
+                error = _forbidden(
+                    "least_changed",
+                    "asks that rows which another client has, too, are the same by other rules "
+                    f"of alignment.normalise, or differ by {self._least} or more, as totals of "
+                    "both jobs would tell them, and this job's differ from an earlier one's by "
+                    "fewer",
+                )
+                error.add_note(f"{several(few, 'row')} that {client} has; keep the earlier rules")
+                raise error
+            after[key] = named, *_with_set(before, rows)
+        return after
+
+    def keep(self, after: Mapping[str, tuple[str, NDArray[np.uint64], NDArray[np.uint64]]]) -> None:
+        """Keep what `check` returned, as the job begins; OSError: then it may not."""
+        content = codec.encode(dict(after))
+        if not self._path.exists() or self._path.read_bytes() != content:
+            write_atomically(self._path, content, private=True)
 
 
 class TrainedValues:
@@ -488,13 +531,23 @@ class TrainedValues:
             write_atomically(self._path, codec.encode(after), private=True)
 
     def _read(self) -> dict[str, Values]:
-        try:
-            found = codec.decode(self._path.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError, CodecError):
-            raise _damaged(self._path) from None
-        return {column: tuple(own) for column, own in found.items()}
+        return {column: tuple(own) for column, own in (_kept(self._path) or {}).items()}
+
+
+def _kept(path: Path) -> Any:
+    """Return what is kept of earlier jobs in a file; None: nothing is."""
+    try:
+        return codec.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, CodecError):
+        raise _damaged(path) from None
+
+
+def _few(before: Sets, rows: NDArray[np.uint64], least: int) -> int:
+    """Return by how many rows a job differs from an earlier one, if by few; 0: by none."""
+    few = min((sum(changes) for _, changes in _changes(*before, rows)), default=0)
+    return few if few < least else 0
 
 
 def _damaged(path: Path) -> ExperimentError:

@@ -543,13 +543,13 @@ class Declared:
                     f"{place} is laid out by {total.layout}, and {known.name} is by "
                     f"{known.layout}; run the algorithm as it is at the server."
                 )
-            others = summed is not None and {*summed.asked} != {*call.asked}
-            if exact and others and known.layout is Layout.SELECTED:
+            left = set() if summed is None else {*summed.asked} - {*call.asked}
+            if exact and left and known.layout is Layout.SELECTED:
                 # what one client multiplies of others' rows, without theirs, would tell them
                 raise RefusedError(
                     f"{place} holds rows of clients that were asked together in exchange "
-                    f"{cells.name[1]}, and is asked of others; run the algorithm as it is at the "
-                    "server."
+                    f"{cells.name[1]}, and is asked without {sorted(left)[:4]}; run the algorithm "
+                    "as it is at the server."
                 )
             if exact and one.together == "all" and summed is None and own:
                 raise RefusedError(

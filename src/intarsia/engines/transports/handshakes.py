@@ -1,4 +1,4 @@
-"""Connections to a server of which no certificate has been shown yet: few at once.
+"""Connections to a server: few at once without a certificate, and few with one and the same.
 
 Anybody who reaches the server's port may open one and say nothing. Each takes a file of the
 server's process until its handshake is late, a minute. A thousand of them took all, 1,024 by
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 COMPONENT: Final = f"{__name__}.FewHandshakes"
 _MOST: Final = 256  # at once, at each port
+_MOST_OF_ONE: Final = 64  # with one certificate; a site has one, and one for each job that runs
 _PAUSE: Final = 1.0  # seconds after which it is accepted again, where no file was free
 _BACKLOG: Final = 128  # connections that wait to be accepted
 
@@ -44,6 +45,8 @@ class Entrance:
         self._runner, self._host, self._port, self._tls = runner, host, port, ssl_context
         self._waiting: dict[asyncio.Task[None], None] = {}  # for a certificate, the oldest first
         self._listening: list[asyncio.Task[None]] = []
+        # those that have shown a certificate, by whom it is of, the oldest first
+        self._shown: dict[str, list[asyncio.Transport]] = {}
 
     async def start(self) -> None:
         """Listen from now on; OSError if the port cannot be had."""
@@ -92,4 +95,10 @@ class Entrance:
         served: Any = self._runner.server
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # of TLS, too, and where it is late
-            await loop.connect_accepted_socket(served, line, ssl=self._tls)
+            transport, _ = await loop.connect_accepted_socket(served, line, ssl=self._tls)
+            subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+            known = self._shown.setdefault(repr(subject), [])
+            known[:] = [one for one in known if not one.is_closing()]
+            while len(known) >= _MOST_OF_ONE:
+                known.pop(0).abort()
+            known.append(transport)
