@@ -128,7 +128,7 @@ def of_one_label(tables: Sequence[TableProposal]) -> list[str]:
             many = _LEAST_GROUPS <= values <= len(codes) / LEAST_ROWS
             if many and (text or (own.whole and is_id(own.name))):
                 pairs = np.unique(codes * len(label.texts) + labels)
-                if len(pairs) == values:
+                if len(pairs) == values and labels.min() < labels.max():
                     found[repr(own.name)] = None
     if not found:
         return []
