@@ -1141,6 +1141,23 @@ def test_a_person_s_id_that_repeats_is_what_rows_are_split_by(tmp_path, monkeypa
     assert any("Rows are held out by groups: 20 in 80 rows at 'a'" in one for one in result.notes)
 
 
+def test_a_column_that_nearly_all_rows_of_a_table_lack_is_left_out_there_without_a_note(
+    tmp_path, monkeypatch, capfd
+):
+    rows = np.arange(300)
+    tables = [
+        {
+            "age": rows % 50,
+            "ca": [row % 4 if row % every == 0 else "" for row in rows],
+            "died": rows % 3 % 2,
+        }
+        for every in (1, 30)
+    ]
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert client(found, 1)["exclude"] == ["ca"]
+    assert "is left out at" not in said(capfd)[1]
+
+
 def test_a_column_that_rows_of_one_label_alone_have_names_no_machines(tmp_path, monkeypatch, capfd):
     rows = np.arange(600)
     cause = [f"I{row % 23}" if row % 3 == 0 else "" for row in rows]
