@@ -1142,6 +1142,31 @@ def test_a_person_s_id_that_repeats_is_what_rows_are_split_by(tmp_path, monkeypa
     assert any("Rows are held out by groups: 20 in 80 rows at 'a'" in one for one in result.notes)
 
 
+def test_a_column_that_nearly_all_rows_of_a_table_lack_is_left_out_there_without_a_note(
+    tmp_path, monkeypatch, capfd
+):
+    rows = np.arange(300)
+    tables = [
+        {
+            "age": rows % 50,
+            "ca": [row % 4 if row % every == 0 else "" for row in rows],
+            "died": rows % 3 % 2,
+        }
+        for every in (1, 30)
+    ]
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert client(found, 1)["exclude"] == ["ca"]
+    assert "is left out at" not in said(capfd)[1]
+
+
+def test_a_column_that_rows_of_one_label_alone_have_names_no_machines(tmp_path, monkeypatch, capfd):
+    rows = np.arange(600)
+    cause = [f"I{row % 23}" if row % 3 == 0 else "" for row in rows]
+    died = (rows % 3 == 0).astype(int)
+    proposed(tmp_path, monkeypatch, {"age": rows % 50, "cause": cause, "died": died})
+    assert "all have the same label" not in said(capfd)[1]
+
+
 @pytest.mark.parametrize("name", ["machine_id", "Aggregat"])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_machines_with_one_label_in_all_rows_are_not_learned_by_heart(
@@ -1183,6 +1208,38 @@ def test_readings_of_the_machines_of_another_table_are_told_to_repeat(
     assert main(["init", "readings.csv", "service.csv"]) == 2
     told = "'Aggregat' has the ids of 'service', but 60 ids repeat, most often 'MX-000' in 10 rows"
     assert (told in one_error(said(capfd)[1])) == (machines == 60)  # a few codes may be others
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        lambda rows: [f"{100 + row % 40}/{60 + row % 23}" for row in rows],
+        lambda rows: [f"{'ABCDEFG'[row % 7]}{row % 61:02}.{row % 9}" for row in rows],
+        lambda rows: [f"{7 + row % 11:02}:{row % 59:02}" for row in rows],
+    ],
+    ids=["pressures", "diagnoses", "times"],
+)
+def test_codes_that_two_tables_list_are_no_ids_that_repeat(codes, tmp_path, monkeypatch):
+    """Of a short table nearly every row has its own, and a long one has them all."""
+    for name, rows in (("a", range(1500)), ("b", range(40))):
+        number = np.array(rows)
+        columns = {"code": codes(rows), "age": 20 + number % 50, "label": number % 3 % 2}
+        write(tmp_path, f"{name}.csv", columns)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "a.csv", "b.csv"]) == 0
+
+
+def test_codes_of_tables_without_a_common_column_are_no_ids_where_few_are_known(
+    tmp_path, monkeypatch
+):
+    numbers = np.arange(1500)
+    codes = [f"{'ABCDEFG'[row % 7]}{row % 61:02}.{row % 9}" for row in numbers]
+    write(tmp_path, "a.csv", {"icd": codes, "age": 20 + numbers % 50, "label": numbers % 3 % 2})
+    some = numbers[:40]
+    own = {"diagnosis": codes[:40], "weight": 60 + 7 * some % 31, "died": some % 3 % 2}
+    write(tmp_path, "b.csv", own)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "a.csv", "b.csv", "--label", "label", "--label", "died"]) == 0
 
 
 def test_ids_have_the_name_that_they_have_elsewhere_though_few_are_shared(tmp_path, monkeypatch):
@@ -1321,6 +1378,7 @@ def test_rows_that_two_columns_tell_apart_together_are_told_and_the_second_is_no
         *((name, False) for name in ("student_loan", "driver_age", "patienten_gewicht")),
         *((name, True) for name in ("machine_id", "unit number", "DeviceID", "Anlagen-Nr.")),
         *((name, False) for name in ("machine", "unit", "unit_price", "machine_hours", "engine")),
+        *((name, False) for name in ("engine_code", "unit code", "MotorCode")),  # of a type
         *((name, False) for name in ("patient_weight", "member_since", "account_type", "visit_id")),
         *((name, False) for name in ("client_age", "doctor", "customer_value", "userland")),
     ],

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from intarsia.data.reader import read
+from intarsia.data.texts import Texts
 from intarsia.errors import ExperimentError, TableError
 from intarsia.inspection.proposals import id_choice
+from intarsia.inspection.proposals.missing_words import missing_words
 from intarsia.inspection.proposals.proposal import propose
 
 ROWS = 60
@@ -286,6 +288,13 @@ def test_values_that_are_infinite_are_missing_and_their_column_is_kept(tmp_path)
     alone = dataclasses.replace(found.source, missing=("",))
     with pytest.raises(TableError, match=r"'size' is inf in row 4, and infinite in 2 more; .* add"):
         read(alone)
+
+
+@pytest.mark.parametrize("word", ["1e٤٠٠", "１e+４００", "-9.9E999"])
+def test_a_number_beyond_those_of_64_bits_is_a_missing_one_in_any_digits(word):
+    texts = [*map(str, range(20)), word]
+    codes = (np.arange(420) % 21).astype(np.int32)
+    assert missing_words({"size": (codes, Texts.of(texts))}) == [word]
 
 
 def test_a_row_of_totals_leaves_the_ids_what_they_are(tmp_path):

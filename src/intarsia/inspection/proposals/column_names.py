@@ -158,9 +158,10 @@ def is_group(name: str) -> bool:
     """Return whether a name is that of the id of a person, a household or a machine.
 
     It says nothing else: `patient_id` and `customer` are such, `patient_weight` and `machine` not.
+    Nor is `engine_code`, which mostly names a type of engines.
     """
     own = {one for word in words(name) for one in _parted(word)}
-    person, machine = own & _PERSONS, own & _MACHINES and own & _OF_IDS
+    person, machine = own & _PERSONS, own & _MACHINES and own & (_OF_IDS - {"code"})
     return bool(person or machine) and own <= _PERSONS | _MACHINES | _OF_IDS
 
 

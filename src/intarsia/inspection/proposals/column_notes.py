@@ -98,8 +98,8 @@ def left_out_at_some(tables: Sequence[TableProposal]) -> list[str]:
             learned.setdefault(one.feature(own), []).append(one.source.name)
     found: dict[str, list[str]] = {}
     for one in tables:
-        for name in one.left_out:
-            if name in learned:
+        for name, why in one.left_out.items():
+            if name in learned and not why.startswith("missing in "):  # nearly all do anyway
                 found.setdefault(name, []).append(one.source.name)
     return [
         f"{name!r} is left out at {in_words(some)} and learned from at {in_words(learned[name])}: "
@@ -128,7 +128,7 @@ def of_one_label(tables: Sequence[TableProposal]) -> list[str]:
             many = _LEAST_GROUPS <= values <= len(codes) / LEAST_ROWS
             if many and (text or (own.whole and is_id(own.name))):
                 pairs = np.unique(codes * len(label.texts) + labels)
-                if len(pairs) == values:
+                if len(pairs) == values and labels.min() < labels.max():
                     found[repr(own.name)] = None
     if not found:
         return []

@@ -330,11 +330,13 @@ def _refuse_repeats(
         ids_there = candidates[other.source.name]
         if known is None:  # where ids repeat in both tables, neither has a candidate
             ids_there = {**other.columns, **ids_there}
+        in_common = {*map(str.casefold, one.columns)} & {*map(str.casefold, other.columns)}
         for name, ids in ids_there.items():
             if known not in (None, name):
                 continue
             for own, telling, mostly in repeating:
-                if telling and _repeats_ids(own, ids):
+                apart = in_common <= {own.name.casefold()}  # else both may list the same codes
+                if telling and apart and _repeats_ids(own, ids):
                     raise _repeated(one, own, other.source.name)
                 if own.name != name and not mostly:
                     continue  # few values, or plain numbers, may be the same by chance
@@ -364,7 +366,7 @@ def _meant_as_id(own: Column, ids: Column) -> bool:
 
 
 def _repeats_ids(own: Column, ids: Column) -> bool:
-    """Return whether words with figures, such as MX-01, have most values of a column of such ids.
+    """Return whether most of some words with figures, such as MX-01, are in a column of such ids.
 
     There nearly every row has a value of its own.
     """
@@ -373,11 +375,11 @@ def _repeats_ids(own: Column, ids: Column) -> bool:
         return False
     coded = all(
         column.figures is None
-        and all(any(map(str.isdigit, text)) for text in column.texts)
+        and column.texts.all_like(r"\p{Nd}")
         and not date_orders(column.texts)
         for column in (own, ids)
     )
-    return coded and 2 * _most_shared(own, ids) > few
+    return coded and 2 * _most_shared(own, ids) > len(own.texts)
 
 
 def _mostly_numbers(own: Column) -> bool:

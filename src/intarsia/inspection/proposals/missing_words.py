@@ -39,7 +39,8 @@ _AMONG_WORDS = {"-", "–", "—", ".", "..", "...", "?", "??", "/"}
 _INFINITE = re.compile(r"[+-]?(inf(inity)?|\d{1,3}(\.\d*)?e\+?\d{3,4})", re.IGNORECASE)
 # patterns of RE2
 _SURELY = f"^(?i:{'|'.join(map(re.escape, sorted(_ALWAYS)))})$"
-_FIGURE, _LETTER, _HUGE = r"\p{Nd}", r"[\pL\pN_]", r"[eE]\+?[0-9]{3}|[0-9]{300}"
+_FIGURE, _LETTER = r"\p{Nd}", r"[\pL\pN_]"
+_HUGE = r"[eE]\+?\p{Nd}{3}|\p{Nd}{200}"  # what a number beyond those of 64 bits has
 _MOST_WORDS = 3  # among the numbers of a column, that are taken for missing and not well known
 _LEAST_NUMBERS = 10  # different ones, beside such words
 
