@@ -219,6 +219,15 @@ class Requests:
             self._record({"event": "began", **told, **({"rows": {**rows}} if rows else {})})
             self._write(replace(one, begun=datetime.now(UTC).isoformat(timespec="seconds")))
 
+    def hindrance(self, one: JobRequest, policy: Policy) -> str:
+        """Return why a job would not begin now, whatever is decided about it; "": it would."""
+        try:
+            if not one.begun:
+                self._check_before(one, policy)
+        except PolicyError as problem:
+            return str(problem)
+        return ""
+
     def _check_before(self, one: JobRequest, policy: Policy) -> None:
         """Refuse a job after those that began: of another digest too, each has spent its own."""
         before = [other for other in self.all() if other.begun]
