@@ -311,7 +311,9 @@ def test_the_owner_sees_that_a_job_which_waits_would_be_refused_all_the_same(tmp
     toml = kit / "site.toml"
     toml.write_text(toml.read_text().replace("jobs_total = 1", "jobs_total = 2"))
     assert main(["federation", "requests", str(kit.parent)]) == 0
-    assert why not in said(capfd)[1]
+    shown = said(capfd)[1]
+    assert why not in shown
+    assert "jobs that differ, of those that began: 1 of 2" in shown
 
 
 def test_a_denial_of_one_run_says_nothing_of_others_and_no_approval_of_another_job_counts(tmp_path):

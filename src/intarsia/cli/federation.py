@@ -611,6 +611,8 @@ def requests(
             say(f"  {_HINDERED.format(why=why)}")
         if one.state == "waiting":
             _show_request(kit, one, details=details)
+    if policy.jobs_total:
+        say(f"jobs that differ, of those that began: {len(known.kinds())} of {policy.jobs_total}")
 
 
 @app.command()

@@ -234,8 +234,7 @@ class Requests:
         begun = {other.run for other in before if other.begun[:10] == today()}
         if one.run not in begun:
             check_jobs(policy, len(begun))
-        kinds = {_kind_of(other.asked) for other in before} if policy.jobs_total else set[str]()
-        if _kind_of(one.asked) not in kinds:
+        if policy.jobs_total and _kind_of(one.asked) not in (kinds := self.kinds()):
             check_different(policy, len(kinds))
         spent = [other.asked.epsilon for other in before]
         unseen = PutBack.of(self._folder.parent).epsilon
@@ -272,6 +271,10 @@ class Requests:
         """Return all requests, the oldest first."""
         found = (self._load(path) for path in self._folder.glob("*.json"))
         return sorted((one for one in found if one is not None), key=lambda one: one.since)
+
+    def kinds(self) -> set[str]:
+        """Return the digests of the jobs that have begun but for their names."""
+        return {_kind_of(one.asked) for one in self.all() if one.begun}
 
     def with_noise(self) -> list[str]:
         """Return the ids of the runs with noise that have begun."""
