@@ -130,8 +130,11 @@ def digest_of(asked: Asked) -> str:
 
 
 def _kind_of(asked: Asked) -> str:
-    """Return the digest of a job but for its name: that of each night's run is another one."""
-    tree = dict(asked.experiment)
+    """Return the digest of a job but for its name: that of each night's run is another one.
+
+    The version of the calls is left out, too: an upgrade makes no other job.
+    """
+    tree = {key: one for key, one in asked.experiment.items() if key != "protocol"}
     own = dict(tree.get("experiment") or {})
     tree["experiment"] = {key: one for key, one in own.items() if key not in ("name", "out")}
     return digest_of(replace(asked, name="", experiment=tree))
