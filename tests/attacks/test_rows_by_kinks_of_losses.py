@@ -125,4 +125,6 @@ def test_a_site_counts_jobs_that_differ_and_not_those_of_a_schedule(tmp_path):
     with pytest.raises(PolicyError, match="jobs_total"):  # the others that take part count, too
         begin("a6", dataclasses.replace(asked_for(10.0), clients=("bank", "shop")))
     begin("a7", asked_for(4.7))
+    later = asked_for(4.7)  # a newer version of the calls makes no other job of it
+    begin("a8", dataclasses.replace(later, experiment={**later.experiment, "protocol": 99}))
     begin("a0", asked_for(10.0))  # goes on

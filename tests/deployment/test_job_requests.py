@@ -290,6 +290,32 @@ def test_each_run_asks_for_itself_and_listed_ones_do_not(tmp_path):
     assert "hyfdca is listed" in whys
 
 
+def test_the_owner_sees_that_a_job_which_waits_would_be_refused_all_the_same(tmp_path, capfd):
+    """`jobs_total` is used up by the first; a job like it waits as ever."""
+    found, kit = with_owner(tmp_path, 'approve = "each"\njobs_total = 1')
+    ask(found, job(tmp_path, rounds=1), tmp_path / "first")
+    decide(kit, "approve")
+    over(found, job(tmp_path, rounds=1), tmp_path / "first", resume=True)
+    ask(found, job(tmp_path, rounds=1), tmp_path / "again")
+    capfd.readouterr()
+    assert main(["federation", "requests", str(kit.parent)]) == 0
+    assert "refused" not in said(capfd)[1]
+    ask(found, job(tmp_path, rounds=2), tmp_path / "other")
+    (other,) = [one for one in waiting(kit) if one.asked.rounds == 2]
+    why = "it is refused even where it is approved: the owner allows no more than 1 that differ"
+    for words in (["requests", str(kit.parent)], ["approve", str(kit.parent), other.digest]):
+        assert main(["federation", *words]) == 0
+        assert said(capfd)[1].count(why) == 1
+    with pytest.raises(PolicyError, match=r"jobs_total"):
+        over(found, job(tmp_path, rounds=2), tmp_path / "other", resume=True)
+    toml = kit / "site.toml"
+    toml.write_text(toml.read_text().replace("jobs_total = 1", "jobs_total = 2"))
+    assert main(["federation", "requests", str(kit.parent)]) == 0
+    shown = said(capfd)[1]
+    assert why not in shown
+    assert "jobs that differ, of those that began: 1 of 2" in shown
+
+
 def test_a_denial_of_one_run_says_nothing_of_others_and_no_approval_of_another_job_counts(tmp_path):
     known = Requests(tmp_path)
     described = job_asked(tmp_path)

@@ -133,3 +133,18 @@ def test_a_run_that_an_older_version_began_is_begun_anew(tmp_path):
     path.write_text(json.dumps(known))
     with pytest.raises(VersionError, match=r"began with calls of version 1.* begin it anew with"):
         remote_running.resume_over(tmp_path / "out", again, patience=HASTY)
+
+
+def test_a_run_that_was_refused_for_its_version_alone_begins_once_all_have_another(tmp_path):
+    """One site was upgraded before the server: nobody has an answer of the older version."""
+    found, out = set_up(tmp_path), tmp_path / "out"
+    with pytest.raises(VersionError):
+        run_over(tmp_path, found, claims(Version(__version__, PROTOCOL + 1)))
+    path = out / run_folder.RUN
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps({**known, "protocol": PROTOCOL - 1}))  # the server was upgraded
+    result = remote_running.resume_over(out, sites.Lines(found), patience=HASTY)
+    assert result.rounds > 0
+    begun = json.loads(path.read_text())
+    assert (begun["protocol"], begun["clients"]) == (PROTOCOL, known["clients"])
+    assert begun["run"] != known["run"]

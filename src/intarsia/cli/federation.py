@@ -26,6 +26,7 @@ from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
+    from intarsia.deployment.policy import Policy
     from intarsia.deployment.process import KitProcess
     from intarsia.experiment.config import Experiment
 
@@ -60,6 +61,7 @@ _ASKED: Final = 60.0  # seconds without a sign of life of a site's process after
 _STEADY: Final = 15.0  # seconds for which a site is without signs of life before that is told
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
+_HINDERED: Final = "as things are, it is refused even where it is approved: {why}"
 _UNSEEN: Final = ("silent", "starting")  # so it seems, too, where signs of life cannot be written
 _CONNECTION: Final = {  # how the server stands to a site
     "answers": "connected: the server answers",
@@ -596,7 +598,8 @@ def requests(
     ] = False,
 ) -> None:
     """Show which jobs asked to run at the site of KIT: what they ask for, and what was decided."""
-    found = _requests(kit).all()
+    known, policy = _requests(kit)
+    found = known.all()
     if as_json:
         put(json.dumps([asdict(one) for one in found], ensure_ascii=False))
         return
@@ -604,8 +607,12 @@ def requests(
         say(f"no job has asked to run at {kit.name}")
     for one in found:
         say(f"{one.asked.name} (digest {one.short}): {one.state}{_why(one)}, asked {one.since}")
+        if one.state in ("waiting", "approved") and (why := known.hindrance(one, policy)):
+            say(f"  {_HINDERED.format(why=why)}")
         if one.state == "waiting":
             _show_request(kit, one, details=details)
+    if policy.jobs_total:
+        say(f"jobs that differ, of those that began: {len(known.kinds())} of {policy.jobs_total}")
 
 
 @app.command()
@@ -627,20 +634,23 @@ def deny(
 def _decide(kit: Path, which: str, *, approved: bool, reason: str = "") -> None:
     from intarsia.deployment.process import check_user
 
-    known = _requests(kit)
+    known, policy = _requests(kit)
     check_user(kit)
     one = known.find(which)
     known.decide(one, approved=approved, reason=reason)
     words = "approved" if approved else "denied"
     say(f"{words} {one.asked.name!r} (digest {one.digest}) at {kit.name}")
+    if approved and (why := known.hindrance(one, policy)):
+        say(f"  {_HINDERED.format(why=why)}")
 
 
-def _requests(kit: Path) -> Requests:
+def _requests(kit: Path) -> tuple[Requests, Policy]:
+    """Return the requests at the site of a kit, and what its owner allows."""
     from intarsia.deployment.client_folder import log_of, read_settings
     from intarsia.deployment.job_requests import Requests
 
-    read_settings(kit / "local")  # says what is wrong with a folder that is no site's
-    return Requests(kit / "local", log_of(kit / "local").append)
+    settings = read_settings(kit / "local")  # says what is wrong with a folder that is no site's
+    return Requests(kit / "local", log_of(kit / "local").append), settings.policy
 
 
 def _why(one: JobRequest) -> str:

@@ -130,8 +130,11 @@ def digest_of(asked: Asked) -> str:
 
 
 def _kind_of(asked: Asked) -> str:
-    """Return the digest of a job but for its name: that of each night's run is another one."""
-    tree = dict(asked.experiment)
+    """Return the digest of a job but for its name: that of each night's run is another one.
+
+    The version of the calls is left out, too: an upgrade makes no other job.
+    """
+    tree = {key: one for key, one in asked.experiment.items() if key != "protocol"}
     own = dict(tree.get("experiment") or {})
     tree["experiment"] = {key: one for key, one in own.items() if key not in ("name", "out")}
     return digest_of(replace(asked, name="", experiment=tree))
@@ -219,14 +222,22 @@ class Requests:
             self._record({"event": "began", **told, **({"rows": {**rows}} if rows else {})})
             self._write(replace(one, begun=datetime.now(UTC).isoformat(timespec="seconds")))
 
+    def hindrance(self, one: JobRequest, policy: Policy) -> str:
+        """Return why a job would not begin now, whatever is decided about it; "": it would."""
+        try:
+            if not one.begun:
+                self._check_before(one, policy)
+        except PolicyError as problem:
+            return str(problem)
+        return ""
+
     def _check_before(self, one: JobRequest, policy: Policy) -> None:
         """Refuse a job after those that began: of another digest too, each has spent its own."""
         before = [other for other in self.all() if other.begun]
         begun = {other.run for other in before if other.begun[:10] == today()}
         if one.run not in begun:
             check_jobs(policy, len(begun))
-        kinds = {_kind_of(other.asked) for other in before} if policy.jobs_total else set[str]()
-        if _kind_of(one.asked) not in kinds:
+        if policy.jobs_total and _kind_of(one.asked) not in (kinds := self.kinds()):
             check_different(policy, len(kinds))
         spent = [other.asked.epsilon for other in before]
         unseen = PutBack.of(self._folder.parent).epsilon
@@ -263,6 +274,10 @@ class Requests:
         """Return all requests, the oldest first."""
         found = (self._load(path) for path in self._folder.glob("*.json"))
         return sorted((one for one in found if one is not None), key=lambda one: one.since)
+
+    def kinds(self) -> set[str]:
+        """Return the digests of the jobs that have begun but for their names."""
+        return {_kind_of(one.asked) for one in self.all() if one.begun}
 
     def with_noise(self) -> list[str]:
         """Return the ids of the runs with noise that have begun."""

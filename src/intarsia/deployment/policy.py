@@ -279,7 +279,8 @@ def check_different(policy: Policy, begun: int) -> None:
     if policy.jobs_total and begun >= policy.jobs_total:
         raise _forbidden(
             "jobs_total",
-            f"allows no more than {policy.jobs_total} that differ, and {begun} began before",
+            f"allows no more than {policy.jobs_total} that differ, and {begun} began before, each "
+            "of which may run again",
         )
 
 

@@ -183,6 +183,10 @@ def _go_on(
             f"{folder} holds no run over sites; go on with it by intarsia resume."
         )
     known = json.loads(path.read_text(encoding="utf-8"))
+    if known.get("protocol", 1) != PROTOCOL and not _was_answered(folder):
+        # it was refused for its version alone, and each side has another since
+        known |= {"run": secrets.token_hex(16), "protocol": PROTOCOL}
+        write_atomically(path, json.dumps(known).encode())
     if known.get("protocol", 1) != PROTOCOL:
         raise VersionError(
             f"The run in {folder} began with calls of version {known.get('protocol', 1)}, and this "
@@ -206,6 +210,13 @@ def _go_on(
         return found
     finally:
         journal.close()
+
+
+def _was_answered(folder: Path) -> bool:
+    """Return whether the server has any answer to a call of a run, or what came of answers."""
+    journals = (folder / run_folder.JOURNAL).glob("*.journal")
+    kept = (folder / run_folder.SET_UP).exists() or Checkpoints(folder).newest_line()
+    return bool(kept) or any(one.stat().st_size for one in journals)
 
 
 def _note_pending(path: Path, waiting: Mapping[ClientId, str]) -> None:

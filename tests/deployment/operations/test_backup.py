@@ -240,6 +240,19 @@ def test_unsafe_members_are_refused_before_anything_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.tar", "server"]
 
 
+def test_a_restore_that_fails_leaves_no_folder_above_the_kit(kits, tmp_path, capfd):
+    file, place = tmp_path / "kept.tar", tmp_path / "again" / "here" / "bank"
+    (tmp_path / "again").mkdir()
+    for words in ((file, place), (file, place, *NONE_SINCE)):  # no such file
+        one_error(run(capfd, "restore", *words, status=2))
+    run(capfd, "backup", kits["bank"], "-o", file)
+    for words in ((file, place), (file, place.with_name("bnk"), *NONE_SINCE)):
+        one_error(run(capfd, "restore", *words, status=2))
+    assert not list((tmp_path / "again").iterdir())
+    run(capfd, "restore", file, place, *NONE_SINCE)
+    assert (place / "local" / "site.toml").is_file()
+
+
 def test_a_site_keeps_its_name(kits, tmp_path, capfd):
     file = tmp_path / "kept.tar"
     run(capfd, "backup", kits["bank"], "-o", file)

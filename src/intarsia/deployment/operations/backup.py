@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +81,20 @@ def _outside(kit: Path) -> Mapping[str, Path]:
     return {what: path for what, path in found.items() if not path.is_relative_to(kit.resolve())}
 
 
+@contextlib.contextmanager
+def _folder_above(kit: Path) -> Iterator[None]:
+    """Make the folders in which a kit is to lie; those that nothing came into are gone again."""
+    made = [folder for folder in kit.parents if not folder.exists()]
+    try:
+        kit.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):  # somebody else put something there
+                folder.rmdir()
+        raise
+
+
 def restore(file: Path, kit: Path, spent: float | None = None) -> Backup:
     """Put a kit back where nothing is, from a file of `backup`; return what that says.
 
@@ -105,8 +120,7 @@ def restore(file: Path, kit: Path, spent: float | None = None) -> Backup:
             f"{kit} is there already, and nothing is written over; give a folder that is not "
             "there, or move that one away."
         )
-    kit.parent.mkdir(parents=True, exist_ok=True)
-    with unpacked(file, kit) as found:
+    with _folder_above(kit), unpacked(file, kit) as found:
         try:
             content: dict[str, Any] = json.loads((found / _ABOUT).read_bytes())
             about = Backup(**content)
