@@ -36,6 +36,15 @@ COLUMNS = 8
 FEDPROX = algorithm_named("fedprox")
 
 
+def watched(server, engine, training, together):
+    """Train two rounds by other `together` calls: the second opens what the first came to."""
+    training = replace(training, together=together, call=lambda *call: together([call])[0])
+    for number in (1, 2):
+        engine.begin_round(number)
+        server, _ = sharing.train_and_average(server, engine, engine.key(), training=training)
+    return server
+
+
 def rebuilt(rows, width, seed, **more):
     """Return how many of a client's rows the other has to 0.02 deviations after a masked round."""
     rng, held = np.random.default_rng(seed), tuple(f"f{place}" for place in range(COLUMNS))
@@ -60,10 +69,7 @@ def rebuilt(rows, width, seed, **more):
                 sent.append(np.asarray(reply.shared))
         return found
 
-    training = replace(honest, together=together, call=lambda *call: together([call])[0])
-    for number in (1, 2):  # the second opens what the first came to
-        engine.begin_round(number)
-        server, _ = sharing.train_and_average(server, engine, engine.key(), training=training)
+    server = watched(server, engine, honest, together)
     (like, before), (_, after) = opened
     change = sharing.weight_of_sum(server, engine) * (after - before) - sent[0]
     moved = networks.with_parts(like, options.shared_parts, change)
@@ -110,10 +116,7 @@ def test_the_other_of_two_clients_fits_the_numbers_of_a_single_row_by_adam_too()
                 sent.append(np.asarray(reply.shared))
         return found
 
-    watched = replace(honest, together=together, call=lambda *call: together([call])[0])
-    for number in (1, 2):  # the second opens what the first came to
-        engine.begin_round(number)
-        server, _ = sharing.train_and_average(server, engine, engine.key(), training=watched)
+    server = watched(server, engine, honest, together)
     change = sharing.weight_of_sum(server, engine) * (opened[1] - opened[0]) - sent[0]
     client, block, *more = calls[0]
 
