@@ -1584,3 +1584,17 @@ def test_of_codes_of_few_rows_their_beginnings_can_be_learned(tmp_path, code, to
     why = found.left_out["main_disease"]
     assert why.startswith("has 300 different texts in 600 rows")
     assert why.partition("to learn from it, ")[2].startswith(told) if told else ";" not in why
+
+
+@pytest.mark.parametrize(("largest", "kept"), [(2**53 - 1, True), (2**53 + 1, False)])
+def test_numbers_that_a_float_does_not_hold_are_left_out_as_a_run_refuses_them(
+    tmp_path, largest, kept
+):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.integers(1, 9999, 600), "age": rng.integers(20, 90, 600)})
+    frame.loc[7, "size"] = largest
+    frame["died"] = rng.choice(["no", "yes"], 600)
+    frame.to_csv(tmp_path / "ward.csv", index=False)
+    (found,) = propose([tmp_path / "ward.csv"]).tables
+    assert ("size" not in found.left_out) is kept
+    assert kept or "beyond the whole numbers that a float64 holds" in found.left_out["size"]
