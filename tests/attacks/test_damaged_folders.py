@@ -13,7 +13,7 @@ import pytest
 import intarsia
 from intarsia.cli.main import main
 from intarsia.core.settings import absolute_path
-from intarsia.inspection.proposals.proposal import client_names
+from intarsia.inspection.named_tables import sources_named
 from intarsia.plots.learning_curves import rounds_figure
 from intarsia.results.history import Course
 
@@ -133,7 +133,7 @@ def test_init_reads_the_tables_that_were_named_and_writes_them_down(tmp_path, mo
 def test_a_file_name_that_is_not_utf_8_is_refused(tmp_path):
     path = tmp_path / os.fsdecode(b"ba\xffnk.csv")
     with pytest.raises(intarsia.errors.ExperimentError, match="not UTF-8"):
-        client_names([path])
+        sources_named([path])
 
 
 def test_very_many_phases_are_counted_and_not_drawn():

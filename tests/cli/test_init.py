@@ -1417,13 +1417,6 @@ def test_columns_of_true_and_false_are_named_among_the_numbers(tmp_path, monkeyp
     assert "# numbers: orders, staff\n" in text
 
 
-def test_a_database_is_refused_with_what_reads_one(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    Path("shop.sqlite").write_bytes(b"SQLite format 3\0")
-    assert main(["init", "shop.sqlite"]) == 2
-    assert "of a database an experiment file says url and query" in one_error(said(capfd)[1])
-
-
 @pytest.mark.parametrize(
     "languages",
     [

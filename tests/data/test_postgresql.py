@@ -8,6 +8,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ import intarsia
 from intarsia.data.reader import located, read
 from intarsia.data.source import Source
 from intarsia.errors import TableError
+from intarsia.inspection.named_tables import sources_named
 from postgresql_server import PASSWORD, PROGRAMS, Server, running
 
 NAN = np.nan
@@ -286,3 +288,16 @@ def test_no_file_of_a_run_and_no_log_has_the_password(
     for form in (PASSWORD, quote(PASSWORD), quote(PASSWORD, safe="")):
         assert form not in caplog.text
         assert not [path for path in written if form.encode() in path.read_bytes()]
+
+
+def test_init_finds_the_tables_of_a_server_and_sends_no_password_into_the_file(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TableError, match=r"the database has no table 'peple'; use 'people'"):
+        sources_named([f"{server.url()}#peple"])
+    [found] = sources_named([f"{server.url()}#people"])
+    columns = {"id": "id", "label": "y", "features": ("age", "sex"), "least_rows": 1}
+    check_people(read(replace(found, **columns)))
+    assert found.query == "select * from people"
+    assert PASSWORD not in f"{found.url}"

@@ -25,7 +25,7 @@ _EXAMPLES = ("credit", "heart")
 
 
 def write_proposal(
-    paths: Sequence[Path],
+    tables: Sequence[str],
     out: Path | None,
     ids: Sequence[str],
     labels: Sequence[str],
@@ -55,7 +55,7 @@ def write_proposal(
     from intarsia.inspection.recommend import Advice, fitting
 
     file = _to_write(out or _FILE, overwrite=overwrite)
-    proposal = propose(paths, ids, labels, file)
+    proposal = propose(tables, ids, labels, file)
     give_back()  # what the tables were read into: they are read again
     dictionary, columns = dictionary_of(file), dictionary_text(proposal)
     if columns:
@@ -76,8 +76,8 @@ def write_proposal(
 
         text, described = written(Advice("hyfdca", ""), "hyfdca", numbers=False)
         try:  # to know what fits
-            tables = read_tables(described)  # as all files that follow say them
-            blocks, meant, _ = parties(described, tables.copy)
+            read = read_tables(described)  # as all files that follow say them
+            blocks, meant, _ = parties(described, read.copy)
             schema = Schema.of(blocks, meant)
             del blocks
         except FederationError as problem:  # labels in other words, say: the file says what to do
@@ -101,7 +101,7 @@ def write_proposal(
                 "regularisation": penalty(len(schema.features.ids), labelled),
             }
             text, described = written(advice, chosen, **how)
-            found = api.inspection_of(described, tables.copy, chosen)
+            found = api.inspection_of(described, read.copy, chosen)
             obstacle = found.advice.obstacle
             if obstacle:
                 text, _ = written(replace(advice, obstacle=obstacle), chosen, **how)

@@ -247,7 +247,7 @@ def _root(
 
 @app.command()
 def init(
-    tables: Annotated[list[Path] | None, typer.Argument(metavar="TABLE...")] = None,
+    tables: Annotated[list[str] | None, typer.Argument(metavar="TABLE...")] = None,
     example: Annotated[
         str | None,
         typer.Option(
@@ -270,7 +270,10 @@ def init(
         bool, typer.Option("--overwrite", help="Replace a file that is there.")
     ] = False,
 ) -> None:
-    """Write an experiment file for tables: one for each client, CSV, Parquet, libsvm or npz.
+    """Write an experiment file for tables: one for each client, a file or a database's table.
+
+    Files are CSV, Parquet, libsvm or npz. A table of a database stands behind its file or url, as
+    in loans.db#customers or 'postgresql://reader:$BANK_PASSWORD@host/loans#customers'.
 
     It proposes which column has the ids, which is to be predicted, which are categories, and what
     to leave out and why. The file has comments and runs as it is.

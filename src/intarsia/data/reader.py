@@ -88,6 +88,7 @@ def located(source: Source, folder: Path) -> Source:
             raise source.error(
                 "path is a web address, and files are not fetched",
                 "download the file and name it, or set url and query for a database",
+                "download the file and name it",
             )
         source = replace(source, path=absolute_path(source.path, folder))
     if source.url is not None:
@@ -185,6 +186,18 @@ def columns_of(
     if kind != "csv":
         return None
     return delimited_text(_opened(path, source, folder), source, folder, as_text=as_text)
+
+
+def table_queries(source: Source) -> dict[str, str]:
+    """Return the query of all rows of each table of a source's database, by the table's name."""
+    found: dict[str, str] = _databases(source).table_queries(source)
+    return found
+
+
+def relative_url(source: Source, folder: Path) -> str:
+    """Return the url of a source with the file in it as it is named from a folder."""
+    found: str = _databases(source).relative_url(source.url, folder)
+    return found
 
 
 def _databases(source: Source) -> Any:
@@ -323,8 +336,7 @@ def _format(source: Source) -> Format:
             f"the ending {ending!r} tells no format",
             f"set format to one of {listed(['csv', 'parquet', 'libsvm', 'npz'])}, or url and "
             "query for a database",
-            "write the rows as CSV or Parquet, and name that file; of a database an experiment "
-            "file says url and query",
+            "write the rows as CSV or Parquet, and name that file",
         )
     return ENDINGS[ending]
 

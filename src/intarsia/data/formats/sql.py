@@ -29,6 +29,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import pyarrow as pa
 from sqlalchemy import create_engine
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -143,6 +144,8 @@ def _check_no_password(written: str, url: URL, source: Source) -> None:
         raise source.error(
             "url holds a password, which would stand in files and be passed on",
             f'name an environment variable ("{kind}://{user}:$BANK_PASSWORD@..."){file}',
+            f"name an environment variable, in single quotes so that the shell leaves it "
+            f"('{kind}://{user}:$BANK_PASSWORD@...'){file}",
         )
 
 
@@ -349,12 +352,50 @@ def _expanded(written: str) -> str:
 
 def query_columns(source: Source, folder: Path | None = None) -> pa.Table:
     """Return the columns that the query of a source selects, on the disk of a folder if given."""
+    found = _rows(source, source.query or "", folder)
+    if not found.num_rows:
+        raise source.error(
+            f"the query {shortened(source.query)} returned no rows",
+            "a client needs at least one row: check its conditions",
+        )
+    return found
+
+
+def table_queries(source: Source) -> dict[str, str]:
+    """Return the query of all rows of each table and view of a source's database, by its name.
+
+    The name has the schema before it, unless that is the usual one.
+    """
+    kind = _database_url(source).get_backend_name()
+    known = sqlite if kind == "sqlite" else postgresql  # DuckDB's names are PostgreSQL's
+    quoted = known.dialect().identifier_preparer.quote
+    found = _rows(source, _OF_SQLITE if kind == "sqlite" else _OF_OTHERS, None).to_pylist()
+    paths = [[part for part in (one["place"], one["name"]) if part] for one in found]
+    return {".".join(one): f"select * from {'.'.join(map(quoted, one))}" for one in paths}
+
+
+# the tables that a query may name, and the schema of each; "": the usual one
+_OF_SQLITE = (
+    "select '' as place, name from sqlite_master where type in ('table', 'view') "
+    "and substr(name, 1, 7) <> 'sqlite_' order by name"
+)
+_OF_OTHERS = (
+    "select case when table_schema in ('main', 'public') then '' "
+    "else cast(table_schema as text) end as place, cast(table_name as text) as name "
+    "from information_schema.tables "
+    "where table_schema not in ('information_schema', 'pg_catalog') order by place, name"
+)
+
+
+def _rows(source: Source, query: str, folder: Path | None) -> pa.Table:
+    """Return the rows of a query to a source's database."""
     url = _database_url(source)
     place = url.database
     if _in_a_file(url) and not (place and Path(place).is_file()):
         raise source.error(
             f"there is no database file {place!r}",
             "correct url (its file is relative to the experiment file)",
+            "correct its name",
         )
     known = {"sqlite": _from_sqlite, "duckdb": _from_duckdb, "postgresql": _from_postgresql}
     run = known.get(url.get_backend_name())
@@ -363,14 +404,17 @@ def query_columns(source: Source, folder: Path | None = None) -> pa.Table:
             f"url names a database of the kind {url.get_backend_name()!r}, of which no query can "
             f"be held to reading ({listed(known)} can)",
             "write the table to a Parquet or CSV file, and set path in place of url and query",
+            "write the table to a Parquet or CSV file, and name that",
         )
-    found = run(url, source.query or "", source, folder)
-    if not found.num_rows:
-        raise source.error(
-            f"the query {shortened(source.query)} returned no rows",
-            "a client needs at least one row: check its conditions",
-        )
-    return found
+    return run(url, query, source, folder)
+
+
+def relative_url(url: str, folder: Path) -> str:
+    """Return a url with the file of its database as it is named from a folder."""
+    if "$" in url or not _in_a_file(found := make_url(url)):
+        return url
+    place = Path(os.path.relpath(found.database or "", folder)).as_posix()
+    return found.set(database=place).render_as_string(hide_password=False)
 
 
 def values_size(source: Source) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from intarsia.data.reader import relative_url
 from intarsia.errors import printable, several
 from intarsia.inspection.proposals.proposal import Proposal
 from intarsia.inspection.proposals.table_proposal import TableProposal
@@ -241,13 +242,15 @@ def _labels(proposal: Proposal) -> list[str]:
 
 def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[str]:
     source = table.source
-    place = Path(os.path.relpath(source.path or "", folder)).as_posix()
-    place = f"./{place}" if place.startswith("~") else place  # else it would be the user's home
-    lines = [
-        "[[client]]",
-        f"name = {toml(source.name)}",
-        f"path = {toml(place)}  # {several(table.rows, 'row')}, {several(table.width, 'column')}",
-    ]
+    size = f"{several(table.rows, 'row')}, {several(table.width, 'column')}"
+    lines = ["[[client]]", f"name = {toml(source.name)}"]
+    if source.path is None:
+        lines += [f"url = {toml(relative_url(source, folder))}"]
+        lines += _set("query", source.query, size)
+    else:
+        place = Path(os.path.relpath(source.path, folder)).as_posix()
+        place = f"./{place}" if place.startswith("~") else place  # else it would be the user's home
+        lines += [f"path = {toml(place)}  # {size}"]
     for key in _KEYS:
         value = getattr(source, key)
         why = table.reasons.get(key, "")

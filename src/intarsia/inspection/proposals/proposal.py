@@ -7,8 +7,6 @@ itself (`data.column_types`): what it would refuse is left out, for the reason t
 
 from __future__ import annotations
 
-import re
-import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -20,9 +18,10 @@ from intarsia.core.memory import disk_for
 from intarsia.core.side_by_side import side_by_side
 from intarsia.data.labels import positive_last
 from intarsia.data.parsing import ascending
-from intarsia.data.reader import ENDINGS, ending_of, values_size
-from intarsia.data.source import LEAST_ROWS, Source
+from intarsia.data.reader import values_size
+from intarsia.data.source import LEAST_ROWS
 from intarsia.errors import ExperimentError, nearest_column
+from intarsia.inspection.named_tables import sources_named
 from intarsia.inspection.proposals.codes_or_amounts import (
     MOST_CODES,
     as_one_kind,
@@ -64,8 +63,6 @@ from intarsia.inspection.proposals.unfit_columns import (
     without_unfit,
 )
 from intarsia.privacy.entity_matching.normalisation import Rule
-
-_MOST_NAMED = 5  # tables of a folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +147,7 @@ class Proposal:
 
 
 def propose(
-    paths: Sequence[Path],
+    named: Sequence[str | Path],
     ids: Sequence[str] = (),
     labels: Sequence[str] = (),
     place: Path | None = None,
@@ -159,6 +156,8 @@ def propose(
 
     Parameters
     ----------
+    named
+        The tables, as `sources_named` takes them.
     ids, labels
         Columns that tell rows apart, and columns to predict: of each table the first that it has.
         None: they are looked for.
@@ -170,8 +169,7 @@ def propose(
     UserError
         If a table cannot be read, a named column is in no table, or no label can be told.
     """
-    names = client_names(paths)
-    sources = [Source(name=name, path=str(path)) for name, path in names.items()]
+    sources = sources_named(named)
     size = _COPIES * sum(map(values_size, sources))
     folder = disk_for(size, (place or Path(tempfile.gettempdir())).absolute())
     large = {one.name: folder is None and values_size(one) >= _LARGE for one in sources}
@@ -218,51 +216,6 @@ def propose(
 
 _LARGE, _AT_ONCE = 1 << 22, 2  # bytes of tables that are looked at side by side, and how many
 _COPIES = 4  # times the tables' values that a proposal takes, where they are in memory
-
-
-def client_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return a client's name for each file: the file's own, with its folder's where two are alike.
-
-    ExperimentError if a file is named twice, or none is.
-    """
-    if not paths:
-        raise ExperimentError(
-            "No table is named; name one file for each client, as in intarsia init bank.csv "
-            "shop.csv, or see an example: intarsia init --example credit."
-        )
-    for path in paths:
-        if path.is_dir():
-            raise _folder_named(path)
-        if any("\udc80" <= letter <= "\udcff" for letter in str(path)):
-            raise ExperimentError(
-                f"The name of the file {str(path)!a} is not UTF-8, and an experiment file "
-                "cannot have it; rename the file."
-            )
-    places = [path.resolve() for path in paths]
-    for place in places:
-        if places.count(place) > 1:
-            raise ExperimentError(
-                f"{place.name} is named {places.count(place)} times; name each client's table once."
-            )
-    bare = [re.sub(r"(\.\w{1,7})?(\.gz)?$", "", place.name) or place.name for place in places]
-    unique = len(set(bare)) == len(bare)
-    named = [
-        one if unique or bare.count(one) == 1 else f"{place.parent.name}-{one}"
-        for one, place in zip(bare, places, strict=True)
-    ]
-    if len(set(named)) < len(named):
-        named = [f"{one}-{number}" for number, one in enumerate(named, 1)]
-    return dict(zip(named, places, strict=True))
-
-
-def _folder_named(folder: Path) -> ExperimentError:
-    """Return the error that a folder is named where a table is to be."""
-    tables = sorted(str(one) for one in folder.iterdir() if ending_of(one) in ENDINGS)
-    more = "" if len(tables) <= _MOST_NAMED else " ..."
-    said = f"name the tables in it, one for each client: {shlex.join(tables[:_MOST_NAMED])}{more}"
-    if not tables:
-        said = "it has no table (CSV, Parquet, libsvm or npz); name one file for each client"
-    return ExperimentError(f"{folder} is a folder; {said}.")
 
 
 def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal]) -> None:

@@ -1,0 +1,133 @@
+"""Tables as a command line names them: files, or tables of databases; each is a client's source."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from intarsia.data.reader import ENDINGS, ending_of, located, table_queries
+from intarsia.data.source import Source
+from intarsia.errors import ExperimentError, TableError, listed, nearest
+
+_MOST_NAMED = 5  # tables of a folder
+_DATABASES = {".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite", ".duckdb": "duckdb"}
+_WEB = ("http", "https", "ftp", "sftp", "s3", "gs", "file")
+_QUERY = re.compile(r"\s*(select|with|from|values)\s", re.IGNORECASE)  # how a query begins
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A table as it was named."""
+
+    bare: str  # a client's name, if it is that of no other
+    wider: str  # and else
+    place: str  # what tells it from other tables
+    source: Source  # without the client's name
+
+
+def sources_named(tables: Sequence[str | Path]) -> list[Source]:
+    """Return a source for each table, with its file's or database's name, or a longer one.
+
+    Parameters
+    ----------
+    tables
+        Files; or databases, as a url or a file, each with `#` and a table, or a query, behind it.
+        A database that has a single table needs no more.
+
+    Raises
+    ------
+    UserError
+        If none is named, one is named twice, or a database cannot be read or has no such table.
+    """
+    if not tables:
+        raise ExperimentError(
+            "No table is named; name one file for each client, as in intarsia init bank.csv "
+            "shop.csv, or see an example: intarsia init --example credit."
+        )
+    try:
+        found = [_named(str(one)) for one in tables]
+    except TableError as problem:  # there is no experiment file yet
+        raise problem.retold(where=problem.where, advice=problem.without_settings) from problem
+    places = [one.place for one in found]
+    for one in found:
+        if places.count(one.place) > 1:
+            raise ExperimentError(
+                f"{Path(one.place).name} is named {places.count(one.place)} times; name each "
+                "client's table once."
+            )
+    bare = [one.bare for one in found]
+    names = [one.bare if bare.count(one.bare) == 1 else one.wider for one in found]
+    if len(set(names)) < len(names):
+        names = [f"{one}-{number}" for number, one in enumerate(names, 1)]
+    return [replace(one.source, name=name) for one, name in zip(found, names, strict=True)]
+
+
+def _named(written: str) -> _Named:
+    if any("\udc80" <= letter <= "\udcff" for letter in written):
+        raise ExperimentError(
+            f"The name of the file {written!a} is not UTF-8, and an experiment file cannot have "
+            "it; rename the file."
+        )
+    database, _, table = written.partition("#")
+    if database.partition("://")[0].lower() in _WEB:
+        located(Source(name=written, path=written), Path.cwd())  # it says that none is fetched
+    if "://" in database:
+        return _of_database(database, table, database)
+    path = Path(written)
+    if path.is_dir():
+        raise _folder_named(path)
+    kind, file = _DATABASES.get(Path(database).suffix.lower()), Path(database)
+    if kind is not None and (path == file or not path.is_file()):
+        return _of_database(f"{kind}:///{file}", table, database)
+    place = path.resolve()
+    bare = re.sub(r"(\.\w{1,7})?(\.gz)?$", "", place.name) or place.name
+    source = Source(name=bare, path=str(place))
+    return _Named(bare, f"{place.parent.name}-{bare}", str(place), source)
+
+
+def _of_database(url: str, table: str, database: str) -> _Named:
+    """Return a table of a database, which was named as `database`, or what a query there gives."""
+    bare = Path(url.partition("?")[0].rstrip("/")).stem or "database"
+    source = located(Source(name=bare, url=url, query=table), Path.cwd())
+    query, own = table, "query"
+    if not _QUERY.match(table):
+        own, query = _table_of(source, table, database)
+    found = replace(source, query=query)
+    return _Named(bare, f"{bare}-{own}", f"{found.url}#{query}", found)
+
+
+def _table_of(source: Source, table: str, database: str) -> tuple[str, str]:
+    """Return the name of a table of a database, and the query of its rows."""
+    queries = table_queries(source)
+    if not queries:
+        raise source.error("the database has no table", "name another one")
+    if not table and len(queries) == 1:
+        return next(iter(queries.items()))
+    if table in queries:
+        return table, queries[table]
+    example = shlex.quote(f"{database}#{next(iter(queries))}")
+    if table:
+        raise source.error(
+            f"the database has no table {table!r}", f"{nearest(table, queries)}, as in {example}"
+        )
+    raise source.error(
+        f"the database has {len(queries)} tables ({listed(queries)})",
+        f"name one behind it, as in {example}, or a query in its place",
+    )
+
+
+def _folder_named(folder: Path) -> ExperimentError:
+    """Return the error that a folder is named where a table is to be."""
+    known = {*ENDINGS, *_DATABASES}
+    tables = sorted(str(one) for one in folder.iterdir() if ending_of(one) in known)
+    more = "" if len(tables) <= _MOST_NAMED else " ..."
+    said = f"name the tables in it, one for each client: {shlex.join(tables[:_MOST_NAMED])}{more}"
+    if not tables:
+        said = (
+            "it has no table (CSV, Parquet, libsvm, npz or a database); name one file for each "
+            "client"
+        )
+    return ExperimentError(f"{folder} is a folder; {said}.")
