@@ -492,13 +492,16 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "deployment/policy.py",
+        "deployment/earlier_jobs.py",
         (
             "few rows that other rules join with another client's",
             "if said != named and (few := _few(before, rows, self._least)):",
             "if few := 0:",
             BETWEEN_JOBS,
         ),
+    ),
+    *_of(
+        "deployment/policy.py",
         (
             "any delta where epsilons add up",
             "(policy.epsilon_most or policy.epsilon_total) and",
@@ -754,9 +757,12 @@ MUTATIONS = [
             "pass",
             POLICY,
         ),
+    ),
+    *_of(
+        "deployment/policy.py",
         (
             "a forbidden algorithm by its name",
-            'check_algorithm(settings.policy, str(dict(tree.get("algorithm") or {}).get("name")))',
+            'check_algorithm(policy, str(dict(tree.get("algorithm") or {}).get("name")))',
             "pass",
             PLUGINS,
         ),
@@ -800,7 +806,7 @@ MUTATIONS = [
         ("no more than a whole step", "if not 0.0 <= taken <= 1.0:", "if False:", CLIPPED),
     ),
     *_of(
-        "deployment/policy.py",
+        "deployment/earlier_jobs.py",
         (
             "few new rows at once",
             "if few := self._few(rows):",
@@ -825,6 +831,9 @@ MUTATIONS = [
             "kept = [(known, sets)]",
             BETWEEN_JOBS,
         ),
+    ),
+    *_of(
+        "deployment/policy.py",
         (
             "rows to train on without a policy",
             "least_rows: CountOrZero = 5",
@@ -2439,12 +2448,6 @@ MUTATIONS = [
             APPROVED,
         ),
         (
-            "what an owner lists of installed packages",
-            "if one.function not in settings.modules:",
-            "if 0:",
-            PLUGINS,
-        ),
-        (
             "schemas not agreed on",
             '"schemas": dict(self.schemas),',
             '"schemas": {},',
@@ -2455,6 +2458,15 @@ MUTATIONS = [
             'sealed and privacy.get("trust", "pairs") != "pairs" and settings.trust == "pairs"',
             "False",
             MEETING,
+        ),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "what an owner lists of installed packages",
+            "if one.function not in modules:",
+            "if 0:",
+            PLUGINS,
         ),
     ),
     *_of(

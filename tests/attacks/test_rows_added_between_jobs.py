@@ -21,7 +21,7 @@ from intarsia.data import table
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
-from intarsia.deployment.policy import TrainedRows, TrainedValues, hashed
+from intarsia.deployment.earlier_jobs import TrainedRows, TrainedValues, hashed
 from intarsia.deployment.table_metadata import Held
 from intarsia.engines.remote import site
 from intarsia.errors import PolicyError, RefusedError

@@ -15,10 +15,10 @@ from federations import BINARY
 from intarsia.core.block import Block
 from intarsia.core.plugins import functions_in
 from intarsia.core.schema import Schema
-from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import SiteSettings, alone_in, check_files, read_settings
 from intarsia.deployment.client_setup import site_in
+from intarsia.deployment.policy import Policy, check_experiment
 from intarsia.deployment.site_log import load
 from intarsia.engines import codec
 from intarsia.engines.release_ledger import ReleaseLedger
@@ -351,16 +351,16 @@ def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
     tree = {"experiment": {"rounds": 1}, "algorithm": algorithm, "privacy": {"mode": "plain"}}
     settings = SiteSettings(name="bank", plain=True, modules=("a:B",))
     with pytest.raises(PolicyError, match=r"runs only functions .*networks.*\[site\] modules"):
-        client_setup._check_allowed(tree, settings)
+        check_experiment(settings.policy, tree, settings.modules, own_table=False)
     named = ("a:B", *functions_in(algorithm))
-    client_setup._check_allowed(tree, dataclasses.replace(settings, modules=named))
+    check_experiment(settings.policy, tree, named, own_table=False)
 
 
 @pytest.mark.parametrize("table", ["algorithm", "dataset", "partition"])
 def test_what_is_no_table_is_refused_before_anything_is_read_of_it(table):
     tree = {"experiment": {"rounds": 1}, "algorithm": {"name": "hyfdca"}, table: "Ridge"}
     with pytest.raises(RefusedError, match=f"experiment's {table} is 'Ridge'; expected a table"):
-        client_setup._check_allowed(tree, SiteSettings(name="bank", plain=True))
+        check_experiment(Policy(), tree, (), own_table=False)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import intarsia
 from intarsia.data import reader
 from intarsia.data.reader import table_from
 from intarsia.datasets import registry as datasets
-from intarsia.deployment.policy import hashed
+from intarsia.deployment.earlier_jobs import hashed
 from intarsia.engines import codec
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import checksums, federation

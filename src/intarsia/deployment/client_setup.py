@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from intarsia.core.block import INTERCEPT, Block, ClientId, Labels, places_of
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.files.json_text import parse_json
-from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode, stored_labels
 from intarsia.data.labels import check_classes_at, check_meaning
@@ -27,19 +26,18 @@ from intarsia.data.table import Hashes, Table
 from intarsia.deployment import client_folder, client_models
 from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_models import Ended, Scales
+from intarsia.deployment.earlier_jobs import JoinedRows, TrainedRows, TrainedValues, hashed
 from intarsia.deployment.job_requests import Requests, asked_of
 from intarsia.deployment.policy import (
-    JoinedRows,
+    READ_TABLES,
     RoundCount,
-    TrainedRows,
-    TrainedValues,
-    check_algorithm,
     check_clients,
     check_evaluated,
+    check_experiment,
     check_job,
     check_rows,
     check_table,
-    hashed,
+    forbidden_by_site,
 )
 from intarsia.deployment.table_metadata import Held, check_levels, describe
 from intarsia.engines import codec
@@ -50,7 +48,6 @@ from intarsia.engines.sums.plain import Geometry
 from intarsia.errors import (
     ExperimentError,
     KeyMaterialError,
-    PolicyError,
     RefusedError,
     StaleError,
     VersionError,
@@ -108,7 +105,6 @@ if TYPE_CHECKING:
 _ORDER: Final = (READ, DEAL, ENCODE, SETTLE, MEET, *TRANSFORMS, BEGIN, KEEP)
 _MOST_EXPERIMENT: Final = 1 << 20  # bytes, which a site writes into its log and as a request
 _OF_SERVER = ("out", "memory", "state_megabytes", "workers", "ray", "trackers")
-_TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
 
 @dataclass(frozen=True)
@@ -287,19 +283,20 @@ class Work:
                 "run anew."
             )
         settings = self._settings
-        _check_allowed(tree, settings)
-        more = ("client",) if settings.table is not None else ("dataset", "partition")
-        own = {key: value for key, value in tree.items() if key in (*_TREE, *more)}
+        own_table = settings.table is not None
+        check_experiment(settings.policy, tree, settings.modules, own_table=own_table)
+        more = ("client",) if own_table else ("dataset", "partition")
+        own = {key: value for key, value in tree.items() if key in (*READ_TABLES, *more)}
         privacy, names = dict(own.get("privacy", {})), dict(own.get("alignment", {}))
         if privacy.get("mode", "plain") == "plain" and not settings.plain:
-            raise _forbidden(
+            raise forbidden_by_site(
                 "plain",
                 "takes no part in sums that are not sealed",
                 'privacy.mode = "masked" in the experiment, or plain = true at the site',
             )
         hidden = names.get("ids", "plain") != "plain"
         if settings.table is not None and not hidden and not settings.ids:
-            raise _forbidden(
+            raise forbidden_by_site(
                 "ids",
                 "shows the server no ids of rows",
                 'alignment.ids = "pseudonyms" in the experiment, or ids = true at the site',
@@ -307,7 +304,7 @@ class Work:
         self._goes_on = tree.get("absent", "wait") != "wait"
         sealed = privacy.get("mode", "plain") != "plain"
         if sealed and privacy.get("trust", "pairs") != "pairs" and settings.trust == "pairs":
-            raise _forbidden(
+            raise forbidden_by_site(
                 "trust",
                 "takes no part in sums that are sealed with one key of all clients",
                 'privacy.trust = "pairs" in the experiment, or trust = "clients" at the site',
@@ -315,14 +312,14 @@ class Work:
         privacy["key"] = settings.key if sealed else ""
         names["key"] = settings.key if hidden else None
         if (sealed or names["key"] == "") and not settings.key:
-            raise _forbidden(
+            raise forbidden_by_site(
                 "key",
                 "has not named the clients' shared key, which the run needs",
                 "it to that file",
             )
         if names.get("dictionary") is not None:
             if not settings.dictionary:
-                raise _forbidden(
+                raise forbidden_by_site(
                     "dictionary",
                     "has not named the dictionary of columns that the run uses",
                     "it to the site's copy of that file",
@@ -862,55 +859,6 @@ def _check_alone(schemas: Mapping[str, Schema], client: ClientId) -> None:
                 f"{listed(others)} too, and nobody else can have them; see who "
                 "runs that site."
             )
-
-
-def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
-    """Raise where a run would have a site open files, or run functions, that it does not name."""
-    for name in (*_TREE, "dataset", "partition"):
-        if not isinstance(tree.get(name, {}), Mapping):
-            raise RefusedError(
-                f"The experiment's {name} is {repr(tree[name])[:80]}; expected a table."
-            )
-    check_algorithm(settings.policy, str(dict(tree.get("algorithm") or {}).get("name")))
-    if settings.table is not None and "dataset" in tree:
-        raise ExperimentError("The run is a simulation, and this site has a table of its own.")
-    if {"path", "url"} & dict(tree.get("dataset") or {}).keys():
-        raise ExperimentError(
-            "The run's data set lies where the run says, and a site opens only files that its "
-            "own folder names; give it as [table] in site.toml, or name a data set by name."
-        )
-    for name in functions_in(tree.get("algorithm")):
-        if name not in settings.modules:
-            raise _forbidden(
-                "modules",
-                f"runs only functions that it names, and the run uses {name[:80]!r}",
-                "it to a list with that function if you know what it does",
-            )
-    for one in _plugins_in(tree):
-        if one.function not in settings.modules:
-            raise _forbidden(
-                "modules",
-                f"runs only functions that it names, and the run's {one.kind} {one.name!r} is "
-                f"{one.function!r} of the installed package {one.package}",
-                "it to a list with that function if you know what it does",
-            )
-
-
-def _plugins_in(tree: Mapping[str, Any]) -> Iterator[Plugin]:
-    """Yield what the names in an experiment have a site import from other packages."""
-    sets = dict(tree.get("dataset") or {}).get("name")
-    asked: dict[Kind, Any] = {
-        "algorithm": [dict(tree.get("algorithm") or {}).get("name")],
-        "data set": sets if isinstance(sets, list) else [sets],
-        "partition": [dict(tree.get("partition") or {}).get("kind")],
-    }
-    for kind, names in asked.items():
-        yield from (one for one in installed(kind) if one.name in names)
-
-
-def _forbidden(key: str, says: str, advice: str) -> PolicyError:
-    """Return the refusal of a job by a key of [site]: it goes to the server's people as it is."""
-    return PolicyError(f"the site {says} ([site] {key} in site.toml); set {advice}.")
 
 
 def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> Site:
