@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import os
 import re
@@ -22,8 +21,8 @@ import sites
 from intarsia.cli.main import main
 from intarsia.deployment import client_folder, client_setup
 from intarsia.deployment import run as remote_running
-from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_setup import READ, site_in
+from intarsia.deployment.policy import Policy, check_experiment
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import PROTOCOL, Call
 from intarsia.errors import AbsentError, IntarsiaError, PolicyError
@@ -160,14 +159,14 @@ def test_sites_that_allow_it_run_it_and_may_be_killed_with_the_server(installed,
 
 IMPORTS = """
 import sys, json
-from dataclasses import replace
 from pathlib import Path
-from intarsia.deployment import client_folder, client_setup
+from intarsia.deployment import client_folder, policy
 from intarsia.errors import PolicyError
 settings = client_folder.read_settings(Path(sys.argv[1]))
 for modules in [(), ("intarsia_ridge",), ("intarsia_ridge:ridge", "ridge")]:
     try:
-        client_setup._check_allowed(json.loads(sys.argv[2]), replace(settings, modules=modules))
+        tree = json.loads(sys.argv[2])
+        policy.check_experiment(settings.policy, tree, modules, own_table=False)
     except PolicyError as refusal:
         print(refusal)
 print("intarsia_ridge" in sys.modules)
@@ -234,11 +233,9 @@ def test_a_site_deals_no_data_set_by_what_its_owner_does_not_list(tmp_path, monk
     lines = ["theirs = no_such_module:theirs"]
     groups = dict.fromkeys(["intarsia.datasets", "intarsia.partitions"], lines)
     own_algorithm.add_package(tmp_path, "their-things", groups, {})
-    settings = SiteSettings(name="bank", plain=True)
     with pytest.raises(PolicyError, match=r"'theirs' is 'no_such_module:theirs' of .*their-things"):
-        client_setup._check_allowed(tree, settings)
-    named = dataclasses.replace(settings, modules=("no_such_module:theirs",))
-    client_setup._check_allowed(tree, named)
+        check_experiment(Policy(), tree, (), own_table=False)
+    check_experiment(Policy(), tree, ("no_such_module:theirs",), own_table=False)
 
 
 SERVER = """
