@@ -46,6 +46,7 @@ APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
 COLLUSION = "tests/attacks/test_collusion.py"
 ATTACKS = "tests/privacy/test_attacks.py"
+FEW_VALIDATED = "tests/attacks/test_rows_by_few_for_validation.py"
 FEW_VALUES = "tests/attacks/test_values_of_a_column_that_most_lack.py"
 BETWEEN_JOBS = "tests/attacks/test_rows_added_between_jobs.py"
 CLAIMED = "tests/attacks/test_rows_claimed_by_name.py"
@@ -608,7 +609,12 @@ MUTATIONS = [
             "    pass",
             COMPARED,
         ),
-        ("losses of one row", "if len(rows) < LEAST_ROWS:", "if not len(rows):", COMPARED),
+        (
+            "losses of one row",
+            "rows = np.flatnonzero(rows_told_of(client))\n    trials",
+            "rows = np.flatnonzero(client.held_out)\n    trials",
+            COMPARED,
+        ),
         ("errors of few rows", " if len(y) >= LEAST_ROWS else ()", "", COMPARED),
         (
             "factors that were not tried",
@@ -636,16 +642,37 @@ MUTATIONS = [
             LEVELS,
         ),
         (
-            "femam: a level weighed on one row",
-            "    if not _enough(client):",
-            "    if False:",
-            LEVELS,
+            "femam: a level weighed, or kept, by one row",
+            "rows = rows_told_of(client)\n    before",
+            "rows = client.held_out\n    before",
+            FEW_VALIDATED,
         ),
         (
             "femam: right predictions of one row",
-            " or not _enough(client):",
-            ":",
+            "rows = np.flatnonzero(rows_told_of(client))\n    if",
+            "rows = np.flatnonzero(client.held_out)\n    if",
             LEVELS,
+        ),
+        (
+            "femam: one row that a network names wrongly",
+            "held = rows_told_of(client)",
+            "held = client.held_out",
+            FEW_VALIDATED,
+        ),
+        (
+            "femam: losses of one row by factor",
+            "rows = rows_told_of(client)\n    scores",
+            "rows = client.held_out\n    scores",
+            FEW_VALIDATED,
+        ),
+    ),
+    *_of(
+        "algorithms/femam/class_priors.py",
+        (
+            "femam: losses of one row by weight",
+            "rows = rows_told_of(client)",
+            "rows = client.held_out",
+            FEW_VALIDATED,
         ),
     ),
     *_of(

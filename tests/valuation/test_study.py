@@ -357,3 +357,23 @@ def test_values_are_of_the_right_rows_where_ids_are_text_at_one_party_alone(tmp_
     (tmp_path / "mine.toml").write_text("\n".join(lines) + "\n")
     found = study.contribution(tmp_path / "mine.toml", out=tmp_path / "study")
     agrees(found, config.load(tmp_path / "mine.toml"), [("bank",), ("bank", "shop")])
+
+
+def test_a_party_of_few_test_rows_gives_and_is_told_nothing():
+    """Errors of one row, with all coalitions and without a model, told its label."""
+    rng, tables = np.random.default_rng(0), {}
+    for number, (name, rows) in enumerate({"small": 12, "mid": 60, "big": 60}.items()):
+        x = rng.normal(size=(rows, 3))
+        frame = pd.DataFrame(x, columns=list("abc")).assign(y=x.sum(axis=1))
+        tables[name] = frame.assign(id=np.arange(rows) + 1000 * number)
+    given = {"tables": tables, "algorithm": "hyfdca", "loss": "squared", "id": "id", "label": "y"}
+    found = intarsia.contribution(**given, test=0.2, measure="mae", out=None)
+    assert found.rows["small"] == 3
+    shown = [found.baseline, found.alone, found.together, found.left_out, found.shapley, found.sums]
+    assert all("small" not in one and "mid" in one for one in shown)
+    assert all("small" not in one["values"] for one in found.coalitions)
+    assert "small" in found.left_out["mid"]
+    assert [note for note in found.notes if "'small' with fewer than 5" in note]
+    given["tables"] = {name: frame.iloc[:12] for name, frame in tables.items()}
+    with pytest.raises(ExperimentError, match="No party has 5 labelled test rows"):
+        intarsia.contribution(**given, test=0.2, measure="mae", out=None)

@@ -34,6 +34,7 @@ from intarsia.experiment import config, federation
 from intarsia.experiment.config import Experiment
 from intarsia.maths.figures import THRESHOLD
 from intarsia.plots.contribution import contribution_picture
+from intarsia.protocols.evaluation_rows import LEAST_ROWS
 from intarsia.results import run_folder
 from intarsia.results.lock import alone
 from intarsia.training.loop import Progress
@@ -484,9 +485,16 @@ def _contribution_of(
     """Return what the values of the coalitions come to."""
     parties = work.parties
     rows, samples = _rows(found, measure)
-    values, base = _values(runs, rows, samples, work.labels, measure)
+    few = [name for name, own in rows.items() if len(own.truth) < LEAST_ROWS]
+    told = {name: own for name, own in rows.items() if name not in few}
+    if not told:
+        raise ExperimentError(
+            f"No party has {LEAST_ROWS} labelled test rows, and figures of fewer would tell their "
+            "labels; raise test in [split]."
+        )
+    values, base = _values(runs, told, samples, work.labels, measure)
     # of one class there is no AUC, of equal numbers no R²
-    none = [name for name in rows if not math.isfinite(values[name][_all_parties(parties)][0])]
+    none = [name for name in told if not math.isfinite(values[name][_all_parties(parties)][0])]
     values = {name: own for name, own in values.items() if name not in none}
     if not values:
         raise ExperimentError(
@@ -524,7 +532,7 @@ def _contribution_of(
         shapley=tables["shapley"] if worth["shapley"] else None,
         sums=sums,
         coalitions=tuple(_record(run, parties, values, sign) for run in runs.values()),
-        notes=_notes(runs, parties, none),
+        notes=_notes(runs, parties, none, few),
         folder=folder,
     )
 
@@ -622,9 +630,17 @@ _NAMED = 6  # coalitions that a note names, at most
 
 
 def _notes(
-    runs: Mapping[int, Coalition], parties: Sequence[ClientId], none: Iterable[ClientId]
+    runs: Mapping[int, Coalition],
+    parties: Sequence[ClientId],
+    none: Iterable[ClientId],
+    few: Sequence[ClientId],
 ) -> tuple[str, ...]:
     notes = []
+    if few:
+        notes.append(
+            f"No figures to {listed(few)} with fewer than {LEAST_ROWS} labelled test rows, whose "
+            "labels they would tell; split.test holds more rows out."
+        )
     if len(parties) > MOST:
         notes.append(
             f"There are {len(parties)} parties, of which all coalitions would be "

@@ -30,7 +30,7 @@ from scipy.special import chdtri
 
 from intarsia import core as fl
 from intarsia.algorithms.femam import state
-from intarsia.algorithms.femam.client import Client, combined, labelled
+from intarsia.algorithms.femam.client import Client, combined, labelled, rows_told_of
 from intarsia.algorithms.femam.validation import losses_with
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.errors import CheckpointError
@@ -126,9 +126,12 @@ def compare_shares(
 @fl.told_the_same
 @fl.client_function
 def try_offsets(client: Client, block: Block, message: state.Prior) -> tuple[Client, state.Tried]:
-    """Send the losses of the rows for validation with each weight of the client's shares."""
+    """Send the losses of the rows for validation with each weight of the client's shares.
+
+    Where the server reads models, a client of fewer than five such rows sends zeros.
+    """
     _, y = labelled(block)
-    rows = client.held_out
+    rows = rows_told_of(client)
     scores = combined(client, client.base[rows], client.count + 1)
     return client, state.Tried(losses_by_weight(scores, _offsets(client, block, message), y[rows]))
 

@@ -88,7 +88,7 @@ def init_client(
     options = _decayed(options, schema)
     check_whole(block)  # a missing value is said before anything trains
     made = networks.drawn(networks.features_of(options, block), outputs, options, rng)
-    # of fewer rows nothing is sent where the server reads models (`_enough`)
+    # of fewer rows nothing is sent where the server reads models (`rows_told_of`)
     least = LEAST_ROWS if options.adaptive and options.read_of_clients else 1
     held_out = held_out_rows(block, options.validation, rng, least=least)
     return Client(
@@ -290,12 +290,14 @@ def _with_told_models(fn: fl.ClientFunction) -> fl.ClientFunction:
     return fl.told_before(fn, _told_before)
 
 
-def _enough(client: Client) -> bool:
-    """Return whether a client sends how models do on its rows for validation.
+def rows_told_of(client: Client) -> NDArray[np.bool_]:
+    """Return the rows for validation by which a client answers, (labelled rows,).
 
-    Where the server makes models, answers on fewer than five rows would tell each of them.
+    Where the server makes models there are none of fewer than five: answers on these would tell
+    each of them.
     """
-    return not client.options.read_of_clients or client.held_out.sum() >= LEAST_ROWS
+    few = client.options.read_of_clients and client.held_out.sum() < LEAST_ROWS
+    return np.zeros_like(client.held_out) if few else client.held_out
 
 
 @_with_told_models
@@ -306,10 +308,10 @@ def open_level(client: Client, block: Block, message: state.Latest) -> tuple[Cli
     Where the server reads models, a client of fewer than five such rows sends zeros.
     """
     client = _opened(client, message.model)
-    if not client.held_out.any() or not _enough(client):
+    rows = np.flatnonzero(rows_told_of(client))
+    if not len(rows):
         return client, state.Right(np.zeros(2))
     own, y = labelled(block)
-    rows = np.flatnonzero(client.held_out)
     scores = _with_latest(client, client.base[rows], _latest_scores(client, own.take(rows)))
     right = scores.argmax(axis=1) == np.maximum(y[rows], 0.0)
     return client, state.Right(np.array([right.sum(), len(right)], np.float64))
@@ -493,7 +495,7 @@ def compare_models(
         algorithm tries.
     """
     _check_looked_for(client, message.level)
-    rows = np.flatnonzero(client.held_out)
+    rows = np.flatnonzero(rows_told_of(client))
     trials = len(message.models)
     if trials > max(1, len(client.options.candidates)):
         raise RefusedError(
@@ -501,7 +503,7 @@ def compare_models(
             f"{len(client.options.candidates)} numbers of clusters at most; run the algorithm as "
             "it is at the server."
         )
-    if len(rows) < LEAST_ROWS:
+    if not len(rows):
         return client, state.Compared(np.zeros(1 + trials + trials**2))
     own, y = labelled(block)
     own = own.take(rows)
@@ -520,8 +522,9 @@ def compare_groups(
 ) -> tuple[Client, state.Grouped]:
     """Send how many rows the averages of others name wrongly, and its own network new rows.
 
-    A client of fewer than five labelled rows counts none for the averages. For each look a site
-    answers once (`once_for`), and there are two for a level.
+    A client of fewer than five labelled rows counts none for the averages, and of fewer than five
+    for validation none of them. For each look a site answers once (`once_for`), and there are two
+    for a level.
 
     Raises
     ------
@@ -537,7 +540,7 @@ def compare_groups(
             f"{most}, each with one model. Run the algorithm as it is at the server."
         )
     own, y = labelled(block)
-    held = client.held_out
+    held = rows_told_of(client)
     wrong = validation.errors(_latest_scores(client, own.take(np.flatnonzero(held))), y[held]).sum()
     counted, errors = np.zeros(len(models)), np.zeros(len(models))
     for place in np.flatnonzero(alone == 0).tolist() if len(y) >= LEAST_ROWS else ():
@@ -575,13 +578,11 @@ def weigh_level(client: Client, block: Block, message: state.Weigh) -> tuple[Cli
             "the latest level is; run the algorithm as it is at the server."
         )
     client = _opened(client, message.model)
-    if not _enough(client):
-        return client, state.Weight(np.zeros(13 if client.options.adaptive else 6))
     own, y = labelled(block)
     latest = _latest_scores(client, own)
     if client.options.adaptive:
         both = [shrinkage.summary(one) for one in _falls_of_both(client, latest, y)]
-        rows = client.held_out
+        rows = rows_told_of(client)
         wrong = validation.errors(latest[rows], y[rows]).sum()
         return client, state.Weight(np.array([*both[0], *both[1], wrong]))
     return client, state.Weight(shrinkage.summary(_falls(client, client.base + latest, y)))
@@ -589,7 +590,7 @@ def weigh_level(client: Client, block: Block, message: state.Weigh) -> tuple[Cli
 
 def _falls(client: Client, total: Array, y: Array) -> Array:
     """Return what rows for validation gain by the latest level, (rows for validation,)."""
-    rows = client.held_out
+    rows = rows_told_of(client)
     before = combined(client, client.base[rows], client.count)
     after = combined(client, total[rows], client.count + 1)
     options = client.options
@@ -600,7 +601,7 @@ def _falls(client: Client, total: Array, y: Array) -> Array:
 
 def _falls_of_both(client: Client, latest: Array, y: Array) -> tuple[Array, Array]:
     """Return what rows for validation gain by the latest level alone, and joined to those kept."""
-    rows, options = client.held_out, client.options
+    rows, options = rows_told_of(client), client.options
     before = combined(client, client.base[rows], client.count)
     joined = combined(client, (client.base + latest)[rows], client.count + 1)
     return (
@@ -687,6 +688,8 @@ def _those_chosen(kept: Arrays, chosen: Sequence[int]) -> Arrays:
 def close_level(client: Client, block: Block, message: state.Closing) -> tuple[Client, state.Kept]:
     """Keep the level, frozen, if the rows for validation say that it helps, or drop it.
 
+    Where the server reads models, a client of fewer than five such rows goes by all clients' rows.
+
     Raises
     ------
     RefusedError
@@ -720,9 +723,12 @@ def close_level(client: Client, block: Block, message: state.Closing) -> tuple[C
 @fl.told_the_same
 @fl.client_function
 def calibrate(client: Client, block: Block, message: state.Ask) -> tuple[Client, state.Tried]:
-    """Send the losses of the rows for validation with each factor of the levels' scores."""
+    """Send the losses of the rows for validation with each factor of the levels' scores.
+
+    Where the server reads models, a client of fewer than five such rows sends zeros.
+    """
     _, y = labelled(block)
-    rows = client.held_out
+    rows = rows_told_of(client)
     scores = combined(client, client.base[rows], client.count)
     return client, state.Tried(validation.losses_by_factor(scores, y[rows]))
 
