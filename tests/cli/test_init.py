@@ -989,6 +989,47 @@ def test_networks_of_clients_with_enough_rows_stop_early(rows, stops, tmp_path, 
         assert load(tmp_path / "runs" / "mine").finished == "early_stopping"
 
 
+@pytest.mark.parametrize(
+    ("name", "linear", "stops"),
+    [("fedprox", False, True), ("flic-linear", False, False), ("cocoa", True, False)],
+)
+def test_the_file_has_the_keys_of_the_algorithm_that_is_asked_for(
+    name, linear, stops, tmp_path, monkeypatch, capfd
+):
+    pytest.importorskip("torch")
+    own = [{"age": AGE, "default": DEFAULT}, {"age": AGE[::-1], "default": DEFAULT[::-1]}]
+    found = proposed(tmp_path, monkeypatch, *own, arguments=["--algorithm", name])
+    assert found["algorithm"]["name"] == name
+    assert ("loss" in found["algorithm"], "preprocessing" in found) == (linear, linear)
+    assert ("experiment" in found, "stopping" in found["split"]) == (stops, stops)
+    # a key that it needs is asked for
+    assert ("give it latent = …" in capfd.readouterr().err) == (name == "flic-linear")
+    if name == "fedprox":
+        shorter = ["-c", "algorithm.hidden=4", "-c", "experiment.rounds=5"]
+        assert main(["run", "mine.toml", "--no-yardsticks", *shorter]) == 0
+        assert load(tmp_path / "runs" / "mine").best_round == 5
+
+
+def test_an_algorithm_that_is_not_there_is_refused_before_tables_are_read(tmp_path, capfd):
+    assert main(["init", str(tmp_path / "none.csv"), "--algorithm", "fedproks"]) == 2
+    assert "'fedprox'" in one_error(capfd.readouterr().err)
+
+
+def test_a_key_of_linear_models_is_named_where_only_the_algorithm_was_changed(
+    tmp_path, monkeypatch, capfd
+):
+    pytest.importorskip("torch")
+    proposed(tmp_path, monkeypatch, bank(), bank())
+    file = tmp_path / "mine.toml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('"hyfdca"', '"femam"'), encoding="utf-8")
+    capfd.readouterr()
+    assert main(["run", "mine.toml"]) == 2
+    error = one_error(capfd.readouterr().err)
+    assert "'loss' is a key of linear models: take it out" in error
+    assert "intarsia init --algorithm NAME" in error
+
+
 def test_a_table_is_run_and_predicted_for_with_the_units_that_are_proposed(tmp_path, monkeypatch):
     own = bank(share=[f"{one % 9} %" for one in BANK])
     proposed(tmp_path, monkeypatch, own, shop())

@@ -962,6 +962,17 @@ def test_the_four_hospitals_read_as_published() -> None:
     assert np.sum(blocks["cleveland"].y == 1) == 139  # the published count of disease
 
 
+@pytest.mark.parametrize("matrix", ["x", "images"])
+def test_an_array_of_an_npz_file_that_nothing_reads_is_refused(matrix: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    np.savez(path, **{matrix: np.eye(3)}, labels=[0, 1, 0], ids=[7, 5, 3])  # y and samples
+    source = Source(name="bank", path=str(path))
+    with pytest.raises(TableError, match=r"reads the file's 2 arrays 'labels'.*ids.*call labels y"):
+        read(source)
+    table = read(replace(source, exclude=("labels", "ids")))
+    assert (table.labels, len(table.columns)) == (None, 3)
+
+
 def test_the_arrays_of_an_npz_file_are_views_with_shapes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scan, age = rng.random((4, 1, 2, 3)), rng.random((4, 1))

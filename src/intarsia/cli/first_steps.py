@@ -29,15 +29,19 @@ def write_proposal(
     out: Path | None,
     ids: Sequence[str],
     labels: Sequence[str],
+    algorithm: str | None = None,
     *,
     overwrite: bool,
 ) -> None:
     """Write the experiment file that is proposed for tables; show what it describes.
 
+    `algorithm` is the name of the one that it is to have; None: one that fits.
+
     Raises
     ------
     UserError
-        If a table cannot be read, nothing can be learned from them, or a file would be replaced.
+        If there is no such algorithm, a table cannot be read, nothing can be learned from them, or
+        a file would be replaced.
     """
     from intarsia import api
     from intarsia.core.memory import give_back
@@ -53,7 +57,10 @@ def write_proposal(
     )
     from intarsia.inspection.proposals.proposal import propose
     from intarsia.inspection.recommend import Advice, fitting
+    from intarsia.training.registry import algorithm_named
 
+    if algorithm is not None:
+        algorithm_named(algorithm)  # before the tables are read
     file = _to_write(out or _FILE, overwrite=overwrite)
     proposal = propose(tables, ids, labels, file)
     give_back()  # what the tables were read into: they are read again
@@ -66,8 +73,12 @@ def write_proposal(
         if columns:  # it is written with the file, or not at all
             (Path(folder) / dictionary.name).write_text(columns, encoding="utf-8")
 
-        def written(advice: Advice, algorithm: str, **how: Any) -> tuple[str, Experiment]:
-            text = experiment_text(proposal, advice, algorithm, place, **how)
+        def text_of(advice: Advice, name: str, **how: Any) -> str:
+            kind, asked = algorithm_named(name).model.kind, algorithm is not None
+            return experiment_text(proposal, advice, name, place, kind=kind, asked=asked, **how)
+
+        def written(advice: Advice, name: str, **how: Any) -> tuple[str, Experiment]:
+            text = text_of(advice, name, **how)
             described = from_dict(toml_tree(text, file), file.parent, file.stem)
             if columns:
                 now = replace(described.alignment, dictionary=str(Path(folder) / dictionary.name))
@@ -84,7 +95,7 @@ def write_proposal(
             why = "what fits is known once a run would begin."
             unfit = Advice("hyfdca", why, obstacle=str(problem))
             how: dict[str, Any] = {"numbers": proposal.numbers, "labels": False}
-            text, found = experiment_text(proposal, unfit, "hyfdca", place, **how), None
+            text, found = text_of(unfit, algorithm or "hyfdca", **how), None
             obstacle = str(problem)
         else:
             advice = fitting(schema)
@@ -94,7 +105,8 @@ def write_proposal(
                     f"Nothing can be learned from these tables together: {advice.why.rstrip('.')}; "
                     f"see whether --id or --label names the right columns.{checked}"
                 )
-            chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
+            by_itself = advice.algorithm == "flic" and _has_torch()
+            chosen = algorithm or (advice.algorithm if by_itself else "hyfdca")
             labelled = int((schema.label_holders > 0).sum())
             how = {
                 "numbers": schema.labels.task == "regression",

@@ -266,6 +266,10 @@ def init(
         list[str] | None,
         typer.Option("--label", metavar="COLUMN", help="Is to be predicted; once for each name."),
     ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option("--algorithm", metavar="NAME", help="It is to have; default: what fits."),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that is there.")
     ] = False,
@@ -281,13 +285,15 @@ def init(
     from intarsia.cli import first_steps
 
     if example is not None:
-        if tables or id or label:
+        if tables or id or label or algorithm:
             raise ExperimentError(
-                "--example brings its own tables; leave out TABLE, --id, --label."
+                "--example brings its own tables; leave out TABLE, --id, --label, --algorithm."
             )
         first_steps.write_example(example, out, overwrite=overwrite)
     else:
-        first_steps.write_proposal(tables or [], out, id or (), label or (), overwrite=overwrite)
+        first_steps.write_proposal(
+            tables or [], out, id or (), label or (), algorithm, overwrite=overwrite
+        )
 
 
 @app.command()

@@ -12,7 +12,8 @@ libsvm
 npz
     `x` (samples, features), or CSR as `data`, `indices`, `indptr`, `shape`; optionally `y`,
     `samples`, `features`. Or several views, each an array (samples, …) of any other name, which
-    become feature blocks of these names and shapes. No pickled objects.
+    become feature blocks of these names and shapes. Another array is refused, unless `exclude`
+    names it. No pickled objects.
 sql
     One select that only reads, from `sqlite:///`, `duckdb:///` or `postgresql://` (over verified
     TLS), with the extra of that name. `$NAME` in a url is taken from the environment, as a
@@ -54,7 +55,7 @@ from intarsia.data.formats.parquet import ParquetColumns
 from intarsia.data.formats.pieces import PIECE, Opened, parts_of, stored
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
-from intarsia.errors import TableError, first_line, listed
+from intarsia.errors import TableError, first_line, listed, several
 
 ENDINGS: Mapping[str, Format] = {
     ".csv": "csv",
@@ -400,11 +401,12 @@ def _npz(path: Path, source: Source) -> Table:
         for name, array in parts.items()
         if name not in ("y", "samples", "features") and array.ndim > 1
     }
+    source = _all_read(parts, views, source)
     if "x" in parts:
         x: Any = parts["x"]
     elif views:
         return _views(views, parts, source)
-    elif {"data", "indices", "indptr", "shape"} <= set(parts):
+    elif set(_CSR) <= set(parts):
         x = _csr(parts, source)
     else:
         raise source.error(
@@ -414,13 +416,40 @@ def _npz(path: Path, source: Source) -> Table:
         )
     if x.ndim != 2:
         raise source.error(
-            f"x has the shape {x.shape}", "expected (samples, features): reshape it to two axes"
+            f"x has the shape {x.shape}",
+            "expected (samples, features): reshape it to two axes, or save images by another "
+            "name, such as images, which keeps their shape",
         )
     if "features" in parts:
         names = [str(one) for one in parts["features"].tolist()]
     else:
         names = [f"x{at}" for at in range(x.shape[1])]
     return _matrix(x, source, names, parts.get("y"), parts.get("samples"))
+
+
+_CSR = ("data", "indices", "indptr", "shape")
+
+
+def _all_read(
+    parts: Mapping[str, NDArray[Any]], views: Mapping[str, NDArray[Any]], source: Source
+) -> Source:
+    """Return the source without the arrays of its `exclude`; raise if another is not read.
+
+    Of labels by another name than y the client would have none, without a word.
+    """
+    if "x" not in parts and not views and not set(_CSR) <= set(parts):
+        return source  # nothing is read, which has an error of its own
+    matrix = ("x",) if "x" in parts else (*views,) if views else (*_CSR, "format", "_is_array")
+    left = [name for name in parts if name not in (*matrix, "y", "samples", "features")]
+    unread = [name for name in left if name not in source.exclude]
+    if unread:
+        raise source.error(
+            f"nothing reads the file's {several(len(unread), 'array')} {listed(unread)}",
+            "call labels y and ids samples, as the rows' numbers or names; name in exclude what is "
+            "to be left out",
+            "call labels y and ids samples, and save the file without what is to be left out",
+        )
+    return replace(source, exclude=tuple(one for one in source.exclude if one not in left))
 
 
 def _views(

@@ -236,8 +236,12 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
     """
     algorithm = kind_of(description)
     given = description.hyperparameters
+    elsewhere = keys_elsewhere()
+    if algorithm.model.kind != "linear":  # as where only the name was changed in a file
+        told = "linear models: take it out (intarsia init --algorithm NAME writes a file without)"
+        elsewhere = {**dict.fromkeys(keys_of("hyfdca"), told), **elsewhere}
     options: Any = hyperparameters(
-        algorithm.hyperparameters, given, "[algorithm]", elsewhere=keys_elsewhere()
+        algorithm.hyperparameters, given, "[algorithm]", elsewhere=elsewhere
     )
     check_ranges(options)
     if not description.early_stopping:

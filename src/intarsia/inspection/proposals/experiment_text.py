@@ -22,7 +22,6 @@ _KEYS = (
     *("encoding", "decimal", "thousands", "missing", "id", "id_type", "split_by"),
     *("label", "label_map", "categorical", "units", "limits"),
 )
-_NETWORKS = ("flic",)
 _TEST = 0.2  # share of the rows
 LEAST_PENALTY, _MOST_PENALTY = 1e-3, 0.1
 _TAILS = {  # what may be better where a few values are far from the rest
@@ -41,20 +40,22 @@ def experiment_text(
     algorithm: str,
     place: Path,
     *,
+    kind: str,
+    asked: bool = False,
     numbers: bool,
     labels: bool = True,
     regularisation: float = LEAST_PENALTY,
 ) -> str:
     """Return the text of the experiment file at `place`, in the folder where it lies.
 
-    `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why; `numbers`: the labels are
-    numbers to predict; `labels`: what they are in all tables together is known;
-    `regularisation`: that of a linear model.
+    `algorithm` is its name, and `kind` that of its models; `asked`: the user named it; `advice`
+    says which fits, and why; `numbers`: the labels are numbers to predict; `labels`: what they are
+    in all tables together is known; `regularisation`: that of a linear model.
     """
     names = [table.source.name for table in proposal.tables]
     grouped = any(table.source.split_by is not None for table in proposal.tables)
     runs = "It does not run yet" if advice.obstacle else "It runs as it is"
-    networks = algorithm in _NETWORKS
+    networks, linear = kind == "networks", kind == "linear"
     stops = networks and max(map(_labelled_rows, proposal.tables), default=0) >= _LEAST_TO_STOP
     parts = [
         *_comment(
@@ -67,6 +68,8 @@ def experiment_text(
         "",
         *_algorithm(
             *(advice, algorithm),
+            linear=linear,
+            asked=asked,
             numbers=numbers or (proposal.grades and labels),
             counts=proposal.counts and labels,
             on_label=_advice_on_label(proposal),
@@ -77,7 +80,7 @@ def experiment_text(
         "[split]",
         f"test = {_TEST}  # of the {'groups of ' * grouped}rows, to score the model on",
         *(_STOPPING if stops else _STOPPING_LATER if networks else ()),
-        *(() if networks else _PREPROCESSING),
+        *(_PREPROCESSING if linear else ()),
         *(_labels(proposal) if labels else ()),
     ]
     dictionary = bool(dictionary_text(proposal))
@@ -183,16 +186,20 @@ def _algorithm(
     advice: Advice,
     algorithm: str,
     *,
+    linear: bool,
+    asked: bool,
     numbers: bool,
     counts: bool,
     on_label: str,
     regularisation: float,
 ) -> list[str]:
     why = f"fits: {advice.algorithm or 'nothing'}: {advice.why}"
-    if advice.algorithm not in (algorithm, None):
+    if asked:
+        why += f" Here {algorithm}, as asked for."
+    elif advice.algorithm not in (algorithm, None):
         why += f" Here {algorithm}, which needs no further library, to begin with."
     lines = ["[algorithm]", *_comment(why), f"name = {toml(algorithm)}"]
-    if algorithm in _NETWORKS:
+    if not linear:
         return lines
     loss = "poisson" if counts else "squared" if numbers else "logistic"
     said = "the label is a number" if numbers else "the label has classes"
