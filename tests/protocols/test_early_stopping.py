@@ -112,6 +112,14 @@ def test_the_last_round_is_compared_too():
     assert (found.finished, found.best_round, found.rounds) == ("rounds", 5, 5)
 
 
+def test_training_ends_where_no_round_is_compared_any_more():
+    """By 8 rows, beside those of one client, 4 models: of rounds 2, 4 and 8, and at the end."""
+    few = tables(rows=24, clients=2, noise=0.0)
+    assert [len(held_out(one)) for one in few.values()] == [8, 8]
+    found = ran("local", few, {**OWN, "rate": 1e-3}, rounds=300)
+    assert (found.finished, found.best_round, found.rounds) == ("early_stopping", 8, 12)
+
+
 def test_a_round_by_which_the_algorithm_ends_is_compared_too():
     """No round is evaluated before it, nor is this one due."""
     often = {"rounds": 400, "evaluate_every": 1000, "early_stopping": 400}

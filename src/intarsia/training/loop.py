@@ -395,7 +395,8 @@ def _scored(
     if state.finished is None:
         evaluated = due and _is_evaluated(task, number)
     if not evaluated or task.engine.away:
-        return server, state
+        waits_in_vain = state.chosen_by is not None and not _is_compared_later(task, number)
+        return server, _stopped_early(task, state) if waits_in_vain else state
     if compares:
         if not certified:  # the last round: who was away has what is evaluated now
             server, _ = _certify(task, server, number, clients)
@@ -532,9 +533,15 @@ def _compared(
             if before is None or sign * figure > sign * before:
                 server = early_stopping.keep(server, task.engine)
                 state = replace(state, chosen=state.round, chosen_by=figure)
-    if state.finished is None and state.round - state.chosen >= description.early_stopping:
-        state = replace(state, finished="early_stopping")
-    return server, state, every
+    return server, _stopped_early(task, state), every
+
+
+def _stopped_early(task: Task, state: TrainingState) -> TrainingState:
+    """Return the state as one whose training ends, if the best round is so many rounds ago."""
+    waited = state.round - state.chosen
+    if state.finished is None and waited >= task.description.early_stopping:
+        return replace(state, finished="early_stopping")
+    return state
 
 
 def evaluate(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
@@ -581,6 +588,15 @@ def _is_evaluated(task: Task, number: int) -> bool:
     """Return whether to evaluate after a round: a site answers for so many models alone."""
     turn = number // task.description.evaluate_every
     return evaluation_rows.is_due(turn, times_evaluated(task))
+
+
+def _is_compared_later(task: Task, number: int) -> bool:
+    """Return whether a round after this one, but for the last, may be compared with the best."""
+    if not task.description.early_stopping:
+        return True
+    every, rounds = task.description.evaluate_every, task.description.rounds
+    last = min(evaluation_rows.last_turn(times_evaluated(task)), rounds // every)
+    return number // every < last
 
 
 def times_evaluated(task: Task) -> int:

@@ -106,7 +106,7 @@ _EARLY = (
     "# Networks mostly learn rows by heart in 200 rounds. So rounds are compared by the rows of",
     "# stopping below; early_stopping = 0 and stopping = 0 train for all rounds on all rows.",
     "early_stopping = 20  # rounds without a better one",
-    "evaluate_every = 5",
+    "evaluate_every = 2  # often the best round is one of the first",
 )
 _STOPPING = ("stopping = 0.15  # of the training rows, which no network trains on",)
 _STOPPING_LATER = (
