@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 from numpy.testing import assert_array_equal
 
+from intarsia.data.column import plain_figures
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.parsing import are_numbers, number
 from intarsia.data.source import Source
@@ -34,6 +37,26 @@ def test_a_plain_number_is_the_one_that_python_reads(text: str) -> None:
 def test_what_else_is_a_number_is_looked_at_by_itself(text: str) -> None:
     assert not Texts(pa.array(["1", text])).plain
     assert are_numbers(Texts(pa.array(["1", text]))) is (number(text) is not None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "decimal", "unit", "known", "figures"),
+    [
+        (["1", "-2.5"], ".", "", None, [1.0, -2.5]),
+        (["1", "-2.5"], ".", "", [1.0, -2.5], [1.0, -2.5]),
+        (["1", "x"], ".", "", None, None),
+        (["1", "2"], ",", "", None, None),  # another row may have a comma
+        (["1", "2"], ".", "kg", None, None),
+        ([str(2**53 - 1)], ".", "", None, [2.0**53 - 1]),
+        (["1", str(-(2**53))], ".", "", None, None),  # its digits are looked at
+        (["1", str(-(2**53))], ".", "", [1.0, -(2.0**53)], None),
+    ],
+)
+def test_plain_figures_are_taken_as_they_are(texts, decimal, unit, known, figures) -> None:
+    source = replace(SOURCE, decimal=decimal)
+    known = None if known is None else array("d", known)
+    found = plain_figures(Texts(pa.array(texts)), source, unit, known)
+    assert (None if found is None else found.tolist()) == figures
 
 
 def test_no_text_at_all_is_plain() -> None:

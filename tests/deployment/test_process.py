@@ -237,6 +237,27 @@ def test_what_a_kits_process_knows_of_the_end_of_a_job_is_told(tmp_path, monkeyp
     assert said[0] in (tmp_path / "events.log").read_text()
 
 
+def test_what_is_absent_for_every_job_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.01)
+    (tmp_path / "local").mkdir()
+    said, told, last = [], threading.Event(), "The process of the job x was ended by SIGKILL."
+
+    def report(sentence):
+        said.append(sentence)
+        if sentence == last:
+            told.set()
+        else:  # the next job comes to the same
+            note_end(tmp_path, sentence)
+            note_end(tmp_path, last)
+
+    note_end(tmp_path, "A job cannot begin here.")
+    command = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    process = kit_process.KitProcess(tmp_path, lambda: command, report)
+    with process.running():
+        assert told.wait(600)
+    assert said == ["A job cannot begin here.", last]
+
+
 def test_a_process_that_can_do_nothing_is_not_started_until_it_can(tmp_path, monkeypatch):
     monkeypatch.setattr(kit_process, "_LONGEST", 0.01)
     monkeypatch.setattr(kit_process, "_PAUSE", 0.01)

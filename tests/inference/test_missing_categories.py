@@ -67,6 +67,25 @@ def trained(folder, privacy="plain", memory="", more=""):
     return out
 
 
+def stored(folder, *, dense=False, **given):
+    """Return the folder of a finished run whose levels are stored dense, or as sparse rows."""
+    one_hot, sparse = encoding._one_hot, []
+
+    def noted(table, *given):
+        x = one_hot(table, *given)
+        if len(table.samples):  # no table of a part without rows
+            sparse.append(isinstance(x, encoding.OneHotRows))
+        return x
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding, "_SMALL", 10**9 if dense else 0)
+        patch.setattr(encoding, "_one_hot", noted)
+        out = trained(folder, **given)
+    assert sparse
+    assert {*sparse} == {not dense}
+    return out
+
+
 def pooled(whole, gaps=""):
     """Return the probabilities of "yes" by scikit-learn of a table's rows with NaN for gaps.
 
@@ -109,7 +128,7 @@ def new_rows(whole):
 def run(tmp_path_factory):
     """Return all rows, and the folder of a run with them."""
     folder = tmp_path_factory.mktemp("plain")
-    return written(folder), trained(folder)
+    return written(folder), stored(folder)
 
 
 @pytest.mark.parametrize(
@@ -120,16 +139,12 @@ def run(tmp_path_factory):
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("dense", "on disk")),
     ],
 )
-def test_gaps_count_as_the_mean_as_in_a_pooled_model(how, run, tmp_path, monkeypatch):
+def test_gaps_count_as_the_mean_as_in_a_pooled_model(how, run, tmp_path):
     whole, folder = run
     if how != "sparse":
         written(tmp_path)
-        if how == "dense":
-            stored = encoding._one_hot
-            monkeypatch.setattr(encoding, "_one_hot", lambda *own: stored(*own).written().toarray())
-        memory = 'memory = "10MB"' if how == "on disk" else ""
-        folder = trained(tmp_path, privacy="masked" if how == "masked" else "plain", memory=memory)
-        monkeypatch.undo()
+        given = {"masked": {"privacy": "masked"}, "on disk": {"memory": 'memory = "10MB"'}}
+        folder = stored(tmp_path, dense=how == "dense", **given.get(how, {}))
     new_rows(whole).to_csv(tmp_path / "new.csv", index=False)
     whole[["id", "size", "age", "colour"]].to_csv(tmp_path / "short.csv", index=False)
     truth = pooled(whole)

@@ -29,13 +29,26 @@ TESTS = Path(__file__).parent
 PATIENCE = RetryPolicy(seconds=15.0, deadline=45.0)
 
 
+_TAKEN = []  # sockets by which other processes of tests know this one's ports
+
+
 def free_port():
-    """Return a port that is free, and the next one too."""
+    """Return a port that is free, and the next one too; no other process of tests is given it.
+
+    A server takes it seconds later, in which another one's would find it free as well.
+    """
     for port in range(18700, 19700, 2):
-        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as two:
-            one.bind(("localhost", port))
-            two.bind(("localhost", port + 1))
-            return port
+        mark = socket.socket(type=socket.SOCK_DGRAM)  # no server's, which are of TCP
+        try:
+            mark.bind(("localhost", port))
+            with socket.socket() as one, socket.socket() as two:
+                one.bind(("localhost", port))
+                two.bind(("localhost", port + 1))
+        except OSError:
+            mark.close()
+            continue
+        _TAKEN.append(mark)
+        return port
     raise AssertionError("no port is free")
 
 
@@ -156,6 +169,9 @@ class Federation:
         end = time.monotonic() + seconds
         while not condition(found := self.standing(name)):
             assert found.state != "failed", found.problem
+            server = self.processes.get("server")
+            out = self.folder / "server.out"
+            assert server is None or server.poll() is None, out.read_text()
             assert time.monotonic() < end, found
             time.sleep(0.3)
 

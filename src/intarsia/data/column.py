@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -198,20 +199,6 @@ class Column:
         codes = array_of(encoded.indices).astype(np.intp)
         return codes, ["" if raw is None else raw.strip() for raw in encoded.dictionary.to_pylist()]
 
-    @cached_property
-    def plain(self) -> tuple[NDArray[np.int32], Texts] | None:
-        """Return codes (samples,), -1 where missing, and the texts of a column of plain numbers.
-
-        None: it is no such column, or one of few rows. To look at each of many texts as one of
-        Python's takes 20 times as long.
-        """
-        if self.kind != "text" or len(self.values) < MANY:
-            return None
-        # the first rows tell of most columns of other texts, which would be encoded for nothing
-        first = self._encoded(self.values.slice(0, MANY))
-        found = self._encoded(self.values) if first[1].plain else first
-        return found if found[1].plain else None
-
     @property
     def texts_of_many(self) -> tuple[NDArray[np.int32], Texts]:
         """Return the codes (samples,) of a column of many rows, -1 where missing, and the texts."""
@@ -345,13 +332,22 @@ class Column:
         return self.source.error(said, settings, advice)
 
     def _plain_numbers(self, by_text: Sequence[str]) -> Array | None:
-        """Return what `numbers` does, where a column read as text has plain numbers alone."""
-        as_they_are = self.source.decimal == "." and not self.unit
-        if self.kind not in by_text or not as_they_are or self.plain is None:
+        """Return what `numbers` does, where a column read as text has plain numbers alone.
+
+        None, too: it has few rows. To look at each of many texts as one of Python's takes 20 times
+        as long.
+        """
+        if self.kind != "text" or "text" not in by_text or len(self.values) < MANY:
             return None
-        codes, texts = self.plain
-        figures = texts.figures
-        return None if (np.abs(figures) >= EXACT).any() else np.append(figures, np.nan)[codes]
+        found = None
+        # the first rows tell of most columns of other texts, which would be encoded for nothing
+        for rows in (self.values.slice(0, MANY), self.values):
+            codes, texts = self._encoded(rows)
+            figures = plain_figures(texts, self.source, self.unit)
+            if figures is None:
+                return None
+            found = np.append(figures, np.nan)[codes]
+        return found
 
     def levels(self) -> Category:
         """Return the column as a category."""
@@ -364,6 +360,20 @@ class Column:
         if least is None:
             least = 1 if self.listed else LEAST_ROWS
         return Category(target[codes], levels, least)
+
+
+def plain_figures(
+    texts: Texts, source: Source, unit: str = "", known: array[float] | None = None
+) -> Array | None:
+    """Return the numbers, (texts,), that a column's different texts are read as, as they are.
+
+    None: each text is to be looked at, as not all are numbers with a decimal point and nothing
+    beside it, or one is not exact as a float64. `known` has the numbers, where they are known.
+    """
+    if source.decimal != "." or unit or not texts.plain:
+        return None
+    figures = texts.figures if known is None else np.asarray(known)
+    return None if (np.abs(figures) >= EXACT).any() else figures
 
 
 def missing_numbers(source: Source) -> list[float]:

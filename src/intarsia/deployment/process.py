@@ -233,6 +233,7 @@ class KitProcess:
         (self._kit / "transfer").mkdir(exist_ok=True)
         (self._kit / _CONSOLE).write_bytes(b"")
         tidied = seen = -_TIDIED
+        ends = set[str]()  # of jobs that were told: what is absent, each of them says
         with (self._kit / _CONSOLE).open("ab") as log:
             child = subprocess.Popen(command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT)
             self._child, self._since = child, time.monotonic()
@@ -240,7 +241,9 @@ class KitProcess:
             self.note(f"started, with intarsia {__version__}")
             while child.poll() is None and not (self._stop.wait(_PAUSE) or self._hangs.is_set()):
                 for sentence in take_ends(self._kit):
-                    self.tell(sentence)
+                    if sentence not in ends:
+                        self.tell(sentence)
+                    ends.add(sentence)
                 if (now := time.monotonic()) - tidied >= _TIDIED:
                     _tidy(self._kit)
                     tidied = now

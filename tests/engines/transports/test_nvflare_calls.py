@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import weakref
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 
-from intarsia.engines.transports import nvflare
+from intarsia.engines.transports import connection, nvflare
 
 SHORT = nvflare._SHORT
 
@@ -157,6 +158,22 @@ def test_a_connection_that_breaks_is_an_error_that_names_the_site():
     site = Site(broken)
     with pytest.raises(ConnectionError, match="bank did not answer"):
         answer(site, b"c")
+
+
+@pytest.mark.parametrize("side", [nvflare.SiteSide, lambda: nvflare.ServerSide("run")])
+def test_what_a_job_cannot_import_is_told_as_the_job_begins(tmp_path, monkeypatch, side):
+    """With no process that waited for it, which would have told."""
+    (tmp_path / "local").mkdir()
+    entry = json.dumps({"job": "intarsia.numpie.site"})
+    (tmp_path / "local" / "entry_points.json").write_text(entry)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nvflare, "without_tensors", lambda: None)  # of this process, which may
+    side()
+    for thread in threading.enumerate():
+        if thread.name == "imports":
+            thread.join(60)
+    (said,) = connection.take_ends(tmp_path)
+    assert "cannot import what it needs (No module named 'intarsia.numpie'); install " in said
 
 
 def test_a_job_that_is_to_end_waits_for_no_reply():

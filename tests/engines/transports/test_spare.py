@@ -203,6 +203,37 @@ def test_a_job_that_ended_for_want_of_memory_is_told_of_with_the_limits(
     assert words in said
 
 
+@pytest.mark.parametrize(
+    ("absent", "ends"),
+    [("'numpie'", 1), ("'numpie'", 0), ("'a\x1b[31mb'", 0)],
+    ids=["at the job, too", "before the job", "an odd name"],
+)
+def test_a_job_that_lacks_a_library_is_told_of_before_it_begins(
+    tmp_path, monkeypatch, module, absent, ends
+):
+    """As after an upgrade that failed: the library writes it into its log, and tries again."""
+    (tmp_path / "local").mkdir()
+    lacking = f'raise ModuleNotFoundError("No module named {absent}")\n'
+    (tmp_path / "of_a_job.py").write_text(
+        lacking if ends else f'if __name__ != "__main__":\n    {lacking}'
+    )
+    own, end = launcher(tmp_path, monkeypatch, waits=True), time.monotonic() + 60
+    while not (said := take_ends(tmp_path)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    why = "No module named " + absent.replace("\x1b", "\\x1b")
+    install = f'install "intarsia[nvflare]" anew in {sys.prefix}.'
+    assert said == [
+        f"A job cannot begin here, as Python cannot import what it needs ({why}); {install}"
+    ]
+    own.launch_job({"job_id": JOB}, context(tmp_path)).wait()
+    told = [
+        f"The process of the job {JOB} could not begin; the end of {tmp_path / 'console.log'} says "
+        "why, as where a library is missing."
+    ]
+    assert take_ends(tmp_path) == told * ends
+
+
 def test_only_the_process_that_starts_jobs_has_one_waiting_and_the_next_a_pause_later(
     tmp_path, monkeypatch
 ):

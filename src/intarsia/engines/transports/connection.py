@@ -14,10 +14,12 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.errors import printable
 
 # "foreign": what answers at the server's address is not the server, by its certificate;
 # "invalid": the server's certificate has ended, or has not begun;
@@ -116,6 +118,21 @@ def note_end(kit: Path, sentence: str) -> None:
     """Write down how a process of a job ended, for whoever keeps the kit's process running."""
     with contextlib.suppress(OSError), (kit / _ENDS).open("a", encoding="utf-8") as ends:
         ends.write(f"{sentence}\n")
+
+
+@contextlib.contextmanager
+def telling_of_absent(kit: Path) -> Iterator[None]:
+    """Write down, as `note_end` does, what a process of a job cannot import; it is raised, too."""
+    try:
+        yield
+    except ImportError as problem:
+        why = printable(" ".join(str(problem).split()))
+        note_end(
+            kit,
+            f"A job cannot begin here, as Python cannot import what it needs ({why}); install "
+            f'"intarsia[nvflare]" anew in {sys.prefix}.',
+        )
+        raise
 
 
 def take_ends(kit: Path) -> list[str]:

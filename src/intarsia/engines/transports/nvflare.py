@@ -269,11 +269,12 @@ def without_tensors() -> None:
 def _import_ahead() -> None:
     """Import what a kit names while the library sets the job up: its processes wait for each other.
 
-    Whatever is wrong is said when the entry point is called. A job's process begins in its kit.
+    What is absent is said at once, as the library only writes it into its log; whatever else is
+    wrong is said when the entry point is called. A job's process begins in its kit.
     """
 
     def imported() -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), connection.telling_of_absent(Path.cwd()):
             entry_point(Path("local"), "job")
 
     threading.Thread(target=imported, name="imports", daemon=True).start()

@@ -31,6 +31,7 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs
 from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, ProcessJobLauncher
+from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.utils.job_launcher_utils import (
     get_client_job_args,
     get_credential_env,
@@ -53,6 +54,8 @@ _PAUSE: Final = 10.0  # seconds after a job's start, which takes all cores, unti
 _KILLED: Final = {-one: one.name for one in (SIGKILL, SIGSEGV, SIGBUS, SIGABRT)}
 # of a job's process that ends itself, as the system gives it no more; EX_OSERR of sysexits.h
 _REFUSED: Final = 71
+# of a process whose modules cannot be imported, by Python's word and by the library's
+_NOT_BEGUN: Final = 1, ProcessExitCode.CONFIG_ERROR
 _ADDRESSES: Final = resource.RLIMIT_AS
 _NO_THREAD: Final = "can't start new thread"  # what Python says, and no class of its own
 _NAME_LETTERS: Final = 8  # of a job's id, by which ps and top call its process
@@ -89,6 +92,12 @@ class Handle(ProcessHandle):  # type: ignore[misc]  # the library has no types
                 f"The process of the job {self._job} was ended by {_KILLED[status]}; where that is "
                 "the system's for want of memory, give this machine or its container more, or let "
                 "fewer jobs run at a time. The server begins another job.",
+            )
+        elif status in _NOT_BEGUN and not self._ended:
+            connection.note_end(
+                self._kit,
+                f"The process of the job {self._job} could not begin; the end of "
+                f"{self._kit / 'console.log'} says why, as where a library is missing.",
             )
         elif status == _REFUSED and not self._ended:
             connection.note_end(
@@ -204,9 +213,9 @@ class Spare:
 
 def main() -> None:
     """Import what a job needs, wait for the job and run it; end if there is to be none."""
-    module = sys.argv[1]
+    module, kit = sys.argv[1:3]
     _name("spare")
-    _import(module)
+    _import(module, Path(kit))
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         return  # whoever started this has ended
@@ -219,15 +228,17 @@ def main() -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _import(module: str) -> None:
-    """Import what a job's process does; what is wrong is said by the job that needs it."""
-    from intarsia.engines.transports import nvflare
+def _import(module: str, kit: Path) -> None:
+    """Import what a job's process does; what is absent is said before there is a job.
 
-    nvflare.without_tensors()
-    for name in (module, *_NEEDED.get(module, ())):
-        with contextlib.suppress(Exception):
+    Whatever else is wrong is said by the job that needs it.
+    """
+    with contextlib.suppress(Exception), connection.telling_of_absent(kit):
+        from intarsia.engines.transports import nvflare
+
+        nvflare.without_tensors()
+        for name in (module, *_NEEDED.get(module, ())):
             importlib.import_module(name)
-    with contextlib.suppress(Exception):
         nvflare.entry_point(Path("local"), "job")
 
 

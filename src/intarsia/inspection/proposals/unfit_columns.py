@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pyarrow import types
 
-from intarsia.data.column import EXACT
+from intarsia.data.column import plain_figures
 from intarsia.data.column_types import MOST_LEVELS as MOST_LEVELS_READ
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.source import LEAST_ROWS
@@ -116,11 +116,10 @@ _LEAST_LETTERS = 5  # different ones; of fewer, a letter may stand before each n
 def _is_plain(own: Column, one: TableProposal) -> bool:
     """Return whether a column of text has numbers alone, which the reader takes as they are."""
     assert one.read is not None
-    written = types.is_string(one.read.schema.field(own.name).type) and not own.coded
-    marked = own.name in one.source.units or own.name in one.source.limits
-    if not written or marked or one.source.decimal != "." or not own.texts.plain:
+    if own.coded or not types.is_string(one.read.schema.field(own.name).type):
         return False
-    return max(map(abs, own.figures or (0.0,))) < EXACT
+    unit = one.source.units.get(own.name, "")
+    return plain_figures(own.texts, one.source, unit, own.figures) is not None
 
 
 AS_CATEGORY = (
