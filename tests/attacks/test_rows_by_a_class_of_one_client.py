@@ -22,8 +22,9 @@ from intarsia.algorithms.hyfem import client as at_client
 from intarsia.algorithms.hyfem import network as nets
 from intarsia.core.block import Block
 from tests.algorithms.hyfem.test_hyfem import started
+from tests.attacks.test_rows_among_candidates import CANDIDATES, COLUMNS, ROWS, nearest
 
-COLUMNS, CANDIDATES, ROWS, RARE = 8, 40, 5, 2
+RARE = 2
 NAMES = tuple(f"u{place}" for place in range(COLUMNS))
 
 
@@ -77,17 +78,6 @@ def test_rows_are_found_where_one_client_alone_has_a_class(monkeypatch, rows):
 
     (right,) = off([mine])
     assert (right < 1e-5 * np.abs(moved).mean()) == (rows == "kept")
-    for _ in range(8 if rows == "kept" else 1):  # local optima
-        start = np.append(rng.choice(8, 1), 8 + rng.choice(CANDIDATES - 8, 4, replace=False))
-        found, least, place, still = start.tolist(), np.inf, 0, 0
-        while still < ROWS and least > 1e-6:  # until no other row at any place comes nearer
-            others = [one for one in range(CANDIDATES) if one not in found]
-            sets = [[*found[:place], one, *found[place + 1 :]] for one in others]
-            sets = [some for some in sets if RARE in y[some]]
-            each = off(sets)
-            if min(each) < least:
-                least, found, still = min(each), sets[int(np.argmin(each))], 0
-            place, still = (place + 1) % ROWS, still + 1
-        if least < 1e-6:
-            break
+    starts = 8 if rows == "kept" else 1
+    found, _ = nearest(off, rng, starts=starts, among=lambda some: RARE in y[some])
     assert (set(found) == set(mine.tolist())) == (rows == "kept")
