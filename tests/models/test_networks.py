@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 import shutil
 from dataclasses import replace
 
@@ -216,6 +217,35 @@ def test_the_model_of_a_run_is_what_the_run_evaluated(standardise):
         right = found.model[name].predict(tested) == tested["kind"]
         assert right.mean() == pytest.approx(found.metrics.clients[name].accuracy, abs=1e-12)
     assert found.metrics.clients_mean.accuracy > 0.6
+
+
+def test_a_network_scores_as_estimators_of_scikit_learn_do(finished):
+    model, north = finished[1].model["north"], frames()["north"]
+    right = model.predict(north) == north["kind"]
+    weights = np.arange(80.0)
+    assert model.score(north, north["kind"]) == pytest.approx(right.mean(), abs=1e-12)
+    weighted = float(np.average(right, weights=weights))
+    assert model.score(north, north["kind"], weights) == pytest.approx(weighted, abs=1e-12)
+    numbers = replace(model, labels=Labels("regression"))
+    said, y = numbers.predict(north), np.arange(80.0)
+    share = 1 - np.sum((y - said) ** 2) / np.sum((y - y.mean()) ** 2)
+    assert numbers.score(north, y) == pytest.approx(share, abs=1e-12)
+
+
+def test_who_asks_all_networks_for_a_prediction_is_told_to_take_one(finished):
+    networks = finished[1].model
+    with pytest.raises(AttributeError) as found:
+        networks.predict(frames()["north"])
+    assert "a network of its own" in str(found.value)
+    assert f"model[{next(iter(networks))!r}].predict" in str(found.value)
+    assert not hasattr(networks, "coef_")
+    assert not hasattr(networks, "nothing")
+    assert [*pickle.loads(pickle.dumps(networks))] == [*networks]
+
+
+def test_a_dataframe_in_place_of_a_file_is_one_sentence(finished):
+    with pytest.raises(TableError, match=r"kind DataFrame; .*model\[client\]\.predict\(table\)"):
+        intarsia.predict(finished[0], frames()["north"])
 
 
 def test_labels_that_are_numbers_come_back_as_numbers():

@@ -16,6 +16,7 @@ from intarsia.algorithms.personalised.fedrep import Local
 from intarsia.core.block import Block
 from intarsia.data.encoding import MOST_CENTRED
 from intarsia.data.table import Hashes
+from intarsia.experiment.config import Split
 from intarsia.inference.predict import predict
 from intarsia.protocols.untrained_levels import (
     as_learnt_alone,
@@ -201,6 +202,23 @@ def test_a_note_names_levels_that_too_few_training_rows_have(many):
     assert said.endswith("so left at 0: 'country=one'.")
     [said] = [note for note in notes if "no training row" in note]
     assert "town (4 at 'bank', 4 at 'shop')" in said
+
+
+def test_rows_of_both_parts_that_are_evaluated_are_one_number_of_a_client():
+    tables = {"bank": party(["a", "b"], 600), "shop": party(["a", "b"], 600, seed=1)}
+    split = Split(test=0.3, stopping=0.2)
+    for table in tables.values():
+        ids = table["id"].to_numpy()
+        tested, held_out = (
+            Hashes().of(ids, hashlib.blake2b(salt.encode()).digest()) < share
+            for salt, share in [("", split.test), (split.stopping_salt, split.stopping)]
+        )
+        rows = [*table.index[tested][:4], *table.index[held_out & ~tested][:3]]
+        table.loc[rows, "town"] = "sea"
+    how = {"test": split.test, "stopping": split.stopping, "early_stopping": 2}
+    notes = ran(tables, "hyfem", evaluate_every=1, **how).notes
+    [said] = [note for note in notes if "no training row" in note]
+    assert "town (7 at 'bank', 7 at 'shop')" in said
 
 
 def test_a_note_on_a_listed_column_says_that_no_row_has_the_level():

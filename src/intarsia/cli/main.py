@@ -608,7 +608,7 @@ def join(
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Let a new client join a finished run: by columns of its own (flic), by blocks (hyfem).
+    """Let a new client join a finished run: by own columns (flic, hetfedrep) or blocks (hyfem).
 
     DIR is the output folder of the run, which stays as it is; TABLE is the new client's CSV or
     Parquet file. Its model, beside what it learns alone, goes to DIR/joined/NAME.

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -142,10 +143,16 @@ def predict(
     CheckpointError
         If the folder holds no finished run, or names a module that is not allowed.
     TableError
-        If the table cannot be read, or has no column that the model knows.
+        If the table is no file, cannot be read, or has no column that the model knows.
     ExperimentError
         If there is no such client, or the table may be that of several.
     """
+    if not isinstance(table, str | PathLike):
+        raise TableError(
+            f"The table is of the kind {type(table).__name__}; expected the path of a file: a "
+            "DataFrame is predicted by intarsia.load(folder).model.predict(table), or, where each "
+            "client has a model of its own, by intarsia.load(folder).model[client].predict(table)."
+        )
     folder, table = Path(folder), Path(table)
     if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
         load(folder)  # says what is wrong with a folder that holds no finished run

@@ -120,6 +120,13 @@ class ClientNetwork:
         found = self.decision_function(X)
         return np.stack([expit(-found), expit(found)], axis=1) if found.ndim == 1 else expit(found)
 
+    def score(self, X: Table, y: Sequence[Any], sample_weight: Array | None = None) -> float:
+        """Return the accuracy on samples whose labels y are known, or R² where they are numbers."""
+        from sklearn.metrics import accuracy_score, r2_score  # here: it takes a second to import
+
+        how = r2_score if self.labels.task == "regression" else accuracy_score
+        return float(how(y, self.predict(X), sample_weight=sample_weight))
+
     def first_layer(self, X: Table | None, blocks: Sequence[str]) -> dict[str, Array]:
         """Return what some feature blocks add to the first layer, each (units, samples).
 

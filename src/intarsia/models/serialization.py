@@ -83,6 +83,17 @@ class ClientModels(Mapping[ClientId, M]):
     def __len__(self) -> int:
         return len(self._models)
 
+    if not TYPE_CHECKING:  # a checker of types finds what is not there by itself
+
+        def __getattr__(self, name: str) -> Any:
+            first = next(iter(self), None) if "_models" in vars(self) else None
+            if first is not None and hasattr(type(self[first]), name):
+                raise AttributeError(
+                    f"Each client has a {self.kind} of its own, and {name!r} is of one of them: "
+                    f"take model[{first!r}].{name}, or another client's."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def parts(self) -> list[Part]:
         """Return what shows the models: whose they are, and of how many features."""
         title = f"{len(self):,} {self.kind}s of {self.algorithm}"

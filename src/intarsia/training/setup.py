@@ -6,6 +6,7 @@ The clients do the steps, each with its own rows: in this process, or at sites o
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -254,7 +255,7 @@ class LocalParties:
     copied: set[tuple[str, ClientId]] = field(default_factory=set)
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
     # column -> at whom how many rows to evaluate have a level of it that training had not
-    untrained: dict[str, list[str]] = field(default_factory=dict)
+    untrained: dict[str, Counter[ClientId]] = field(default_factory=dict)
     # column -> where few training rows have another number than the rest, as not everywhere
     rare: dict[str, list[ClientId]] = field(default_factory=dict)
 
@@ -336,7 +337,7 @@ class LocalParties:
             for name in engine.schema(part).clients:
                 block, trained = engine.block(name, part), self.scaling[name].scale > 0
                 for column, *_, rows in rows_of_untrained(block, trained):
-                    self.untrained.setdefault(column, []).append(f"{len(rows)} at {name!r}")
+                    self.untrained.setdefault(column, Counter())[name] += len(rows)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -363,7 +364,8 @@ class LocalParties:
         of = " of the client" if self.alone else ""
         told = [
             f"{column} ({', '.join(own[:6])}{f' and at {len(own) - 6} more' if own[6:] else ''})"
-            for column, own in self.untrained.items()
+            for column, counts in self.untrained.items()
+            for own in [[f"{rows:,} at {name!r}" for name, rows in counts.items()]]
         ]
         return (
             f"A level that no training row{of} has, or too few, counts as {RARE!r} where training "
