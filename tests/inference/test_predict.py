@@ -701,6 +701,28 @@ def test_predict_reads_npz(numbers, layout, capfd):
     assert [row.split(",")[0] for row in said(capfd)[0].split()] == ["id", "0", "1", "2"]
 
 
+def test_predict_leaves_out_the_arrays_that_training_did(tmp_path, capfd):
+    rng, clients = np.random.default_rng(0), []
+    for name, start in (("a", 0), ("b", 100)):
+        x = rng.normal(size=(100, 3))
+        ids = np.arange(start, start + 100)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=x[:, 0] > 0, samples=ids, note=ids)
+        clients.append(f'[[client]]\nname = "{name}"\npath = "{name}.npz"\nexclude = ["note"]\n')
+    file = tmp_path / "e.toml"
+    file.write_text('algorithm = { name = "hyfdca" }\n' + "".join(clients))
+    run, table = str(tmp_path / "run"), str(tmp_path / "a.npz")
+    assert main(["run", str(file), "--no-yardsticks", "--out", run]) == 0
+    assert main(["predict", run, table]) == 0
+    alone = said(capfd)[0].split()
+    assert len(alone) == 101
+    assert main(["predict", run, "--federated", f"a={table}"]) == 0
+    assert len(said(capfd)[0].split()) == 101
+    with np.load(table) as arrays:
+        np.savez(table, **arrays, labels=arrays["y"])
+    assert main(["predict", run, table]) == 2
+    assert "nothing is read from 1 array of the file: 'labels'" in said(capfd)[1]
+
+
 def parts_of(x):
     names = ("data", "indices", "indptr", "shape")
     return {name: np.array(getattr(x, name)) for name in names}

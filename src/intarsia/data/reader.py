@@ -444,7 +444,7 @@ def _all_read(
     unread = [name for name in left if name not in source.exclude]
     if unread:
         raise source.error(
-            f"nothing reads the file's {several(len(unread), 'array')} {listed(unread)}",
+            f"nothing is read from {several(len(unread), 'array')} of the file: {listed(unread)}",
             "call labels y and ids samples, as the rows' numbers or names; name in exclude what is "
             "to be left out",
             "call labels y and ids samples, and save the file without what is to be left out",

@@ -188,7 +188,7 @@ def _read(
         kind = new_table.check_table(path, settings)
         names = new_table.column_names(path, settings, kind)
         feature = {one: dictionary.column(name, one, {}).feature for one in names}
-        source = _source(known[name], path, kind, feature, every)
+        source = _source(known[name], path, kind, settings, feature, every)
         separator = new_table.separator_of(path, settings, kind)
         marks = {"decimal": settings.reading.get("decimal", "."),
                  "thousands": settings.reading.get("thousands")}  # fmt: skip
@@ -218,6 +218,7 @@ def _source(
     known: Source,
     path: Path,
     kind: Format,
+    settings: new_table.TableSettings,
     feature: Mapping[str, str],
     every: LinearModel | ClientNetwork,
 ) -> Source:
@@ -239,7 +240,9 @@ def _source(
         split_by_pattern=None,
         label_map={},
         features=tuple(name for name in columns if name not in known.exclude),
-        exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in columns),
+        exclude=tuple(
+            name for name in new_table.left_out(path, settings, kind) if name not in columns
+        ),
         categorical=tuple(name for name in columns if name in categorical),
         groups={},
         units={name: unit for name, unit in known.units.items() if name in columns},

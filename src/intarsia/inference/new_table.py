@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from intarsia.core.block import ClientId
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
@@ -463,13 +465,25 @@ def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]
     if len(header) > 1:
         return header
     how: dict[str, Any] = {"format": kind, "separator": separator, **settings.reading}
+    how["exclude"] = _arrays_left_out(path, settings) if kind == "npz" else ()
     whole = read_table(Source(name="table", path=str(path), **how, **settings.amounts(header)))
     return header or list(whole.columns)
 
 
-def columns_of_labels(kind: Format) -> tuple[str, ...]:
-    """Return what to leave out of a new table: labels beside the columns, which may be text."""
-    return ("label",) if kind == "npz" else ()
+def left_out(path: Path, settings: TableSettings, kind: Format) -> tuple[str, ...]:
+    """Return what is not read of a new npz file: labels beside the columns, which may be text.
+
+    And the arrays that training left out.
+    """
+    return ("label", *_arrays_left_out(path, settings)) if kind == "npz" else ()
+
+
+def _arrays_left_out(path: Path, settings: TableSettings) -> tuple[str, ...]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return tuple(name for name in settings.exclude if name in file)
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
+        return ()  # reading it says what is wrong
 
 
 def id_of(

@@ -192,7 +192,7 @@ def predict(
         label_map={} if label is None else settings.label_map,
         features=tuple(header.column_of.get(name, name) for name in known),
         exclude=tuple(
-            name for name in new_table.columns_of_labels(header.kind) if name not in known
+            name for name in new_table.left_out(table, settings, header.kind) if name not in known
         ),
         categorical=tuple(header.column_of.get(name, name) for name in levels),
         missing=(*settings.missing, *missing),
