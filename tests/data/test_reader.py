@@ -967,7 +967,9 @@ def test_an_array_of_an_npz_file_that_nothing_reads_is_refused(matrix: str, tmp_
     path = tmp_path / "t.npz"
     np.savez(path, **{matrix: np.eye(3)}, labels=[0, 1, 0], ids=[7, 5, 3])  # y and samples
     source = Source(name="bank", path=str(path))
-    with pytest.raises(TableError, match=r"reads the file's 2 arrays 'labels'.*ids.*call labels y"):
+    with pytest.raises(
+        TableError, match=r"from 2 arrays of the file: 'labels'.*ids.*call labels y"
+    ):
         read(source)
     table = read(replace(source, exclude=("labels", "ids")))
     assert (table.labels, len(table.columns)) == (None, 3)
