@@ -22,7 +22,7 @@ pytest.importorskip("psycopg", reason="psycopg is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 import intarsia
-from intarsia.data.reader import located, read
+from intarsia.data.reader import columns_of, located, read
 from intarsia.data.source import Source
 from intarsia.errors import TableError
 from intarsia.inspection.named_tables import sources_named
@@ -299,5 +299,43 @@ def test_init_finds_the_tables_of_a_server_and_sends_no_password_into_the_file(
     [found] = sources_named([f"{server.url()}#people"])
     columns = {"id": "id", "label": "y", "features": ("age", "sex"), "least_rows": 1}
     check_people(read(replace(found, **columns)))
-    assert found.query == "select * from people"
+    assert found.query == 'select * from "people"'
     assert PASSWORD not in f"{found.url}"
+
+
+_OTHERS = """
+create schema main; create schema reader; create schema bank; create schema "Größe.x";
+create table main.a as select 1 as id; create table reader.people as select 1 as id;
+create table bank.c as select 1 as id; create table "Größe.x"."order" as select 1 as id;
+create materialized view seen as select * from people; create table bare ();
+grant usage on schema main, reader, bank, "Größe.x" to reader;
+grant select on all tables in schema main, reader, bank, "Größe.x" to reader;
+grant select on seen, bare to reader;
+"""
+_NOT_THESE = """
+drop materialized view seen; drop table bare; drop schema main, reader, bank, "Größe.x" cascade;
+"""
+
+
+def test_init_finds_tables_of_all_schemas_and_materialised_views(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with server.admin() as connection:
+        connection.execute(_OTHERS)
+    try:
+        rows = {
+            **{"people": 1, "public.people": 4, "seen": 4},  # its own schema comes first
+            **{"main.a": 1, "bank.c": 1, "Größe.x.order": 1},
+        }
+        for name, many in rows.items():
+            [found] = sources_named([f"{server.url()}#{name}"])
+            assert columns_of(found).num_rows == many
+        [found] = sources_named([f"{server.url()}#bare"])
+        with pytest.raises(TableError, match="gives no column"):
+            columns_of(found)
+        with pytest.raises(TableError, match="has no table 'secrets'"):  # this user may not read it
+            sources_named([f"{server.url()}#secrets"])
+    finally:
+        with server.admin() as connection:
+            connection.execute(_NOT_THESE)

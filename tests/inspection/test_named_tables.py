@@ -55,7 +55,7 @@ def test_the_file_that_is_written_for_databases_runs_from_another_folder(here, c
     assert main(["init", "bank.db", "shop.sqlite#order", "--out", str(file)]) == 0
     bank, shop = tomllib.loads(file.read_text())["client"]
     assert (bank["name"], bank["url"]) == ("bank", "sqlite:///../bank.db")
-    assert bank["query"] == "select * from customers"
+    assert bank["query"] == 'select * from "customers"'
     assert (bank["id"], bank["label"]) == ("customer", "defaulted")
     assert (shop["name"], shop["url"]) == ("shop", "sqlite:///../shop.sqlite")
     assert shop["query"] == 'select * from "order"'
@@ -69,7 +69,7 @@ def test_tables_and_queries_of_one_database_are_clients_with_names_of_their_own(
     query = 'select customer, visits from "order" where visits > 3'
     found = sources_named(["all.db#customers", "sqlite:///all.db#Frequent", f"all.db#{query}"])
     assert [one.name for one in found] == ["all-customers", "all-Frequent", "all-query"]
-    queries = ["select * from customers", 'select * from "Frequent"', query]
+    queries = ['select * from "customers"', 'select * from "Frequent"', query]
     assert [one.query for one in found] == queries
     assert {one.url for one in found} == {f"sqlite:///{here / 'all.db'}"}
 
@@ -117,11 +117,79 @@ def test_a_table_is_only_read(here):
     assert (here / "bank.db").read_bytes() == before
 
 
+ODD = ("a#b.db", "a?b.db", "a%20b.db", "$HOME.db", "a$b.db", "a:b@c.db", "größe 'x\".db", "~t.db")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_database_has_any_name_that_a_file_can_have(here, name, capfd):
+    customers(here / name)
+    customers(here / "a b.db")  # what a name with an escape must not be taken for
+    (here / "sub").mkdir()
+    for written in (name, f"{here / name}#customers", f"{name}#select * from customers"):
+        [found] = sources_named([written])
+        assert found.name == Path(name).stem
+        assert columns_of(found).num_rows == 300
+    with closing(sqlite3.connect("a b.db")) as database, database:
+        database.execute("delete from customers")
+    assert main(["init", name, "--out", "sub/mine.toml"]) == 0
+    assert main(["inspect", "sub/mine.toml"]) == 0
+
+
+def test_a_query_may_be_longer_than_a_name_and_begin_with_a_comment(here):
+    customers(here / "a.db")
+    numbers = ", ".join(map(str, range(1000, 3000)))
+    for query in (
+        f"select * from customers where age not in ({numbers})",
+        "-- of all\nselect * from customers",
+        "/* of all */ with t as (select '#' as m, * from customers) select * from t;",
+        "select*from customers",
+        "values(1)",
+        "/**/" * 2000 + "select * from customers",
+    ):
+        [found] = sources_named([f"a.db#{query}"])
+        assert found.query == query
+        assert columns_of(found).num_rows > 0
+    assert "has no table" in refusal("a.db#" + "/**/" * 2000)  # and at once
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "postgresql://reader:secret@host#people",
+        "postgresql://reader:secret?@host/loans#people",
+        "postgresql://reader:secret#1@host/loans#people",
+        "postgresql://reader@host/loans?password=secret#people",
+        "https://reader:secret@host/people.csv",
+    ],
+)
+def test_no_part_of_a_url_that_may_be_a_password_is_told(named):
+    assert "secret" not in refusal(named)
+
+
+def test_names_are_quoted_so_that_no_word_of_the_language_is_read_for_one(here):
+    words = ("nothing", "returning", "order", "%s", "a.b", 'a"b', "a'b", "Größe", "")
+    with closing(sqlite3.connect("words.db")) as database, database:
+        for word in words:
+            quoted = word.replace('"', '""')
+            database.execute(f'create table "{quoted}" as select 1 as id')
+    for word in filter(None, words):
+        [found] = sources_named([f"words.db#{word}"])
+        assert columns_of(found).num_rows == 1
+
+
 def test_duckdb_names_are_quoted_where_they_need_it(here):
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     with duckdb.connect("shop.duckdb") as database:
         database.execute('create schema "Big"')
         database.execute('create table "Big"."order" as select range as id from range(9)')
         database.execute("create view plain as select 1 as id")
+        database.execute("create schema shop")  # as the database itself
+        database.execute("create schema public")
+        for name in ("shop.shop.a", "public.b", '"qualify"', '"semi"', '"%s"'):
+            database.execute(f"create table {name} as select 1 as id")
     found = sources_named(["shop.duckdb#Big.order", "duckdb:///shop.duckdb#plain"])
-    assert [one.query for one in found] == ['select * from "Big"."order"', "select * from plain"]
+    queries = ['select * from "Big"."order"', 'select * from "plain"']
+    assert [one.query for one in found] == queries
+    for name in ("shop.a", "public.b", "qualify", "semi", "%s"):
+        [found] = sources_named([f"shop.duckdb#{name}"])
+        assert columns_of(found).num_rows == 1

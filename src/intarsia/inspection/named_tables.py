@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from intarsia.data.reader import ENDINGS, ending_of, located, table_queries
 from intarsia.data.source import Source
@@ -15,7 +17,11 @@ from intarsia.errors import ExperimentError, TableError, listed, nearest
 _MOST_NAMED = 5  # tables of a folder
 _DATABASES = {".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite", ".duckdb": "duckdb"}
 _WEB = ("http", "https", "ftp", "sftp", "s3", "gs", "file")
-_QUERY = re.compile(r"\s*(select|with|from|values)\s", re.IGNORECASE)  # how a query begins
+_QUERY = re.compile(  # how a query begins, behind comments
+    r"(\s|\(|--[^\n]*\n|/\*([^*]|\*(?!/))*+\*/)*+(select|with|from|values)[\s*(\"'`\[/]",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"[^:/#]*://[^\s/@]*@")  # of a url; a password may have the mark
 
 
 @dataclass(frozen=True)
@@ -71,27 +77,50 @@ def _named(written: str) -> _Named:
             f"The name of the file {written!a} is not UTF-8, and an experiment file cannot have "
             "it; rename the file."
         )
-    database, _, table = written.partition("#")
-    if database.partition("://")[0].lower() in _WEB:
-        located(Source(name=written, path=written), Path.cwd())  # it says that none is fetched
+    database, table = _parted(written)
+    scheme, _, rest = database.partition("://")
+    if scheme.lower() in _WEB:
+        web = rest.rpartition("@")[2]  # a login is not repeated
+        located(Source(name=Path(web).name, path=f"{scheme}://{web}"), Path.cwd())  # it raises
     if "://" in database:
         return _of_database(database, table, database)
-    path = Path(written)
+    path, kind = Path(written), _kind(database)
+    if kind is not None and (database == written or not _is_file(written)):
+        return _of_database(f"{kind}:///{quote(database)}", table, database)
     if path.is_dir():
         raise _folder_named(path)
-    kind, file = _DATABASES.get(Path(database).suffix.lower()), Path(database)
-    if kind is not None and (path == file or not path.is_file()):
-        return _of_database(f"{kind}:///{file}", table, database)
     place = path.resolve()
     bare = re.sub(r"(\.\w{1,7})?(\.gz)?$", "", place.name) or place.name
     source = Source(name=bare, path=str(place))
     return _Named(bare, f"{place.parent.name}-{bare}", str(place), source)
 
 
+def _parted(written: str) -> tuple[str, str]:
+    """Return the file or url, and what stands behind it; a file's name may have the mark, too."""
+    login = _LOGIN.match(written)
+    start = login.end() if login else 0
+    marks = [at for at, letter in enumerate(written) if letter == "#" and at >= start]
+    ends = [*marks, len(written)]
+    files = (at for at in ends if _kind(written[:at]) and _is_file(written[:at]))
+    end = next(files, ends[0])
+    return written[:end], written[end + 1 :]
+
+
+def _is_file(name: str) -> bool:
+    return os.path.isfile(name)  # noqa: PTH113  # Path raises where a query is too long for a name
+
+
+def _kind(file: str) -> str | None:
+    """Return the kind of database that a file is by its ending; None: it is another file."""
+    return _DATABASES.get(Path(file).suffix.lower())
+
+
 def _of_database(url: str, table: str, database: str) -> _Named:
     """Return a table of a database, which was named as `database`, or what a query there gives."""
-    bare = Path(url.partition("?")[0].rstrip("/")).stem or "database"
-    source = located(Source(name=bare, url=url, query=table), Path.cwd())
+    # until the url is known to be one without a password, no part of it is a name
+    source = located(Source(name="database", url=url, query=table), Path.cwd())
+    bare = Path(unquote(str(source.url).partition("?")[0])).stem
+    source = replace(source, name=bare)
     query, own = table, "query"
     if not _QUERY.match(table):
         own, query = _table_of(source, table, database)
@@ -108,11 +137,9 @@ def _table_of(source: Source, table: str, database: str) -> tuple[str, str]:
         return next(iter(queries.items()))
     if table in queries:
         return table, queries[table]
-    example = shlex.quote(f"{database}#{next(iter(queries))}")
     if table:
-        raise source.error(
-            f"the database has no table {table!r}", f"{nearest(table, queries)}, as in {example}"
-        )
+        raise source.error(f"the database has no table {table!r}", nearest(table, queries))
+    example = shlex.quote(f"{database}#{next(iter(queries))}")
     raise source.error(
         f"the database has {len(queries)} tables ({listed(queries)})",
         f"name one behind it, as in {example}, or a query in its place",

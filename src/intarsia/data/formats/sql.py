@@ -29,7 +29,6 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import pyarrow as pa
 from sqlalchemy import create_engine
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -173,7 +172,13 @@ def _from_postgresql(url: URL, query: str, source: Source, folder: Path | None) 
             @contextmanager
             def asked() -> Iterator[Any]:
                 with connection.cursor("rows") as cursor:  # by its name, a cursor at the server
-                    yield cursor.execute(query)
+                    cursor.execute(query)
+                    if not cursor.description:
+                        raise source.error(
+                            f"the query {shortened(source.query)} gives no column",
+                            "name those to read",
+                        )
+                    yield cursor
 
             return _table(asked, folder)
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
@@ -367,24 +372,33 @@ def table_queries(source: Source) -> dict[str, str]:
     The name has the schema before it, unless that is the usual one.
     """
     kind = _database_url(source).get_backend_name()
-    known = sqlite if kind == "sqlite" else postgresql  # DuckDB's names are PostgreSQL's
-    quoted = known.dialect().identifier_preparer.quote
-    found = _rows(source, _OF_SQLITE if kind == "sqlite" else _OF_OTHERS, None).to_pylist()
-    paths = [[part for part in (one["place"], one["name"]) if part] for one in found]
-    return {".".join(one): f"select * from {'.'.join(map(quoted, one))}" for one in paths}
+    found = _rows(source, _TABLES.get(kind, ""), None).to_pylist()
+    queries = {}
+    for one in found:
+        place = [one["place"]] if one["place"] else []
+        path = [one["whole"]] * bool(one["whole"]) + place + [one["name"]]
+        quoted = ('"' + part.replace('"', '""') + '"' for part in path)
+        queries[".".join([*place, one["name"]])] = f"select * from {'.'.join(quoted)}"
+    return queries
 
 
-# the tables that a query may name, and the schema of each; "": the usual one
-_OF_SQLITE = (
-    "select '' as place, name from sqlite_master where type in ('table', 'view') "
-    "and substr(name, 1, 7) <> 'sqlite_' order by name"
-)
-_OF_OTHERS = (
-    "select case when table_schema in ('main', 'public') then '' "
-    "else cast(table_schema as text) end as place, cast(table_name as text) as name "
-    "from information_schema.tables "
-    "where table_schema not in ('information_schema', 'pg_catalog') order by place, name"
-)
+# the tables that a query may name: the schema of each ("": the usual one), and the database's name
+# where a schema of the same name could be meant
+_TABLES = {
+    "sqlite": "select '' as whole, '' as place, name from sqlite_master "
+    "where type in ('table', 'view') and substr(name, 1, 7) <> 'sqlite_' order by name",
+    "duckdb": "select case when table_schema = table_catalog then table_catalog else '' end "
+    "as whole, case when table_schema = 'main' then '' else table_schema end as place, "
+    "table_name as name from information_schema.tables "
+    "where table_schema <> 'information_schema' order by place, name",
+    # materialised views, too, which the standard's list of tables lacks
+    "postgresql": "select '' as whole, case when pg_table_is_visible(pg_class.oid) then '' "
+    "else nspname::text end as place, relname::text as name "
+    "from pg_class join pg_namespace on pg_namespace.oid = relnamespace "
+    "where relkind in ('r', 'p', 'v', 'm', 'f') and nspname <> 'information_schema' "
+    "and nspname !~ '^pg_' and has_schema_privilege(pg_namespace.oid, 'usage') "
+    "and has_any_column_privilege(pg_class.oid, 'select') order by place, name",
+}
 
 
 def _rows(source: Source, query: str, folder: Path | None) -> pa.Table:

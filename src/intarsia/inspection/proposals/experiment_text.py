@@ -159,6 +159,8 @@ def dictionary_text(proposal: Proposal) -> str:
 def toml(value: Any) -> str:
     """Return a text, a list of texts or a table of texts as TOML."""
     if isinstance(value, str):
+        if '"' in value and "'" not in value and value.isprintable():
+            return f"'{value}'"
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml(key)} = {toml(own)}" for key, own in value.items()) + " }"
