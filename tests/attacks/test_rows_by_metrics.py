@@ -484,6 +484,3 @@ def test_metrics_are_asked_for_ever_more_seldom():
     assert turns == [1, 2, 3, 4, 6, 8, 12, 20]
     assert not any(evaluation_rows.is_due(turn, 0) for turn in range(1, 50))
     assert all(evaluation_rows.is_due(turn, 100) for turn in range(1, 51))
-    for most in range(12):
-        turns = [turn for turn in range(1, 200) if evaluation_rows.is_due(turn, most)]
-        assert evaluation_rows.last_turn(most) == max(turns, default=0)

@@ -14,7 +14,7 @@ themselves, from the schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 from typing import Final
@@ -145,25 +145,13 @@ def is_due(turn: int, most: int) -> bool:
     At each turn until half of the times are over, then at every second one until half of those that
     are left are, and so on.
     """
-    for began, step, ended in _stretches(most):
-        if turn <= ended:
-            return (turn - began) % step == 0
-    return False
-
-
-def last_turn(most: int) -> int:
-    """Return the last turn that `is_due`; 0: none is."""
-    return max((ended for _, _, ended in _stretches(most)), default=0)
-
-
-def _stretches(most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the turn before each stretch, every how many turns it has one, and its last turn."""
     began, step = 0, 1
     while most > 0:
         some = -(-most // 2)
-        ended = began + some * step
-        yield began, step, ended
-        began, step, most = ended, 2 * step, most - some
+        if turn <= began + some * step:
+            return (turn - began) % step == 0
+        began, step, most = began + some * step, 2 * step, most - some
+    return False
 
 
 def rows_that_count(schema: Schema, least: int, whole: Mask | None = None) -> Mask:

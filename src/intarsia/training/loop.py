@@ -395,8 +395,10 @@ def _scored(
     if state.finished is None:
         evaluated = due and _is_evaluated(task, number)
     if not evaluated or task.engine.away:
-        waits_in_vain = state.chosen_by is not None and not _is_compared_later(task, number)
-        return server, _stopped_early(task, state) if waits_in_vain else state
+        waited = compares and state.chosen_by is not None and _has_waited(task, state)
+        if waited and not _is_compared_later(task, number):
+            state = replace(state, finished="early_stopping")
+        return server, state
     if compares:
         if not certified:  # the last round: who was away has what is evaluated now
             server, _ = _certify(task, server, number, clients)
@@ -533,15 +535,15 @@ def _compared(
             if before is None or sign * figure > sign * before:
                 server = early_stopping.keep(server, task.engine)
                 state = replace(state, chosen=state.round, chosen_by=figure)
-    return server, _stopped_early(task, state), every
+    if _has_waited(task, state):
+        state = replace(state, finished="early_stopping")
+    return server, state, every
 
 
-def _stopped_early(task: Task, state: TrainingState) -> TrainingState:
-    """Return the state as one whose training ends, if the best round is so many rounds ago."""
+def _has_waited(task: Task, state: TrainingState) -> bool:
+    """Return whether training goes on, and the best round is as long ago as is waited for."""
     waited = state.round - state.chosen
-    if state.finished is None and waited >= task.description.early_stopping:
-        return replace(state, finished="early_stopping")
-    return state
+    return state.finished is None and waited >= task.description.early_stopping
 
 
 def evaluate(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
@@ -592,11 +594,9 @@ def _is_evaluated(task: Task, number: int) -> bool:
 
 def _is_compared_later(task: Task, number: int) -> bool:
     """Return whether a round after this one, but for the last, may be compared with the best."""
-    if not task.description.early_stopping:
-        return True
-    every, rounds = task.description.evaluate_every, task.description.rounds
-    last = min(evaluation_rows.last_turn(times_evaluated(task)), rounds // every)
-    return number // every < last
+    every, most = task.description.evaluate_every, times_evaluated(task)
+    turns = range(number // every + 1, task.description.rounds // every + 1)
+    return any(evaluation_rows.is_due(turn, most) for turn in turns)
 
 
 def times_evaluated(task: Task) -> int:
