@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -336,50 +337,125 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
         assert line in text
 
 
-@pytest.mark.parametrize("shops", [250, 1000])
+@pytest.mark.parametrize("name", ["shop", "last_name"])
+@pytest.mark.parametrize("values", [250, 1000])
 @pytest.mark.parametrize("written", ["shop {}", "{:05}"])  # as postcodes are
-def test_a_category_of_many_texts_is_left_out_with_what_to_do_to_learn_from_it(
-    tmp_path, monkeypatch, capsys, shops, written
+def test_a_category_of_many_values_is_learned_from_where_rows_share_them(
+    tmp_path, monkeypatch, capsys, name, values, written
 ):
     rows = 2500
     own = {
         "id": range(rows),
-        "shop": [written.format(number % shops) for number in range(rows)],
+        name: [written.format(number % values) for number in range(rows)],
         "paid": [number * 7 % 11 + 0.25 for number in range(rows)],
         "fraud": ["yes" if number % 3 else "no" for number in range(rows)],
     }
     found = proposed(tmp_path, monkeypatch, own, own)
-    assert found["client"][0]["exclude"] == ["shop"]
-    # fewer than five rows have a text: these may be names
     said = " ".join(capsys.readouterr().err.split())
-    told = "if its texts tell nothing of single rows, list it in categorical" in said
-    assert told == (shops == 250)
-    if told:
-        text = (tmp_path / "mine.toml").read_text().replace('"shop",', "", 2)
-        for name in "ab":
-            text = text.replace(
-                f'path = "{name}.csv"', f'categorical = ["shop"]\npath = "{name}.csv"'
-            )
-        (tmp_path / "mine.toml").write_text(text)
-        assert main(["inspect", "mine.toml"]) == 0
+    often = values == 250  # else fewer than five rows have each: these may be names
+    for at in range(2):
+        kept = (client(found, at).get("categorical"), client(found, at).get("least_rows"))
+        assert kept == (([name], 5) if often and name == "shop" else (None, None))
+        assert ("exclude" in client(found, at)) is (kept == (None, None))
+    assert ("learn which values 5 rows or more of a table have" in said) is (
+        often and name == "shop"
+    )
+    advice = "if its texts tell nothing of single rows, list it in categorical"
+    assert (advice in said) is (often and name == "last_name")
+    assert main(["inspect", "mine.toml"]) == 0
 
 
-@pytest.mark.parametrize("levels", [150, 250])  # more than 200 are left out
+def zipf(rng, rows, values):
+    """Return values of which a few are in many rows and most in one or none, (rows,)."""
+    often = 1 / np.arange(1, values + 1)
+    return rng.choice(values, rows, p=often / often.sum())
+
+
+def test_what_is_learned_of_many_values_is_what_the_label_hangs_on(tmp_path, monkeypatch, capsys):
+    """Of 3,000 merchants half had one row, `init` left all out, and the AUC was that of chance."""
+    rng = np.random.default_rng(0)
+    fraud = rng.random(3000) < 0.5
+    tables = []
+    for _ in range(3):
+        merchant, amount = zipf(rng, 2500, 3000), rng.normal(size=2500)
+        columns = {"merchant": [f"m{one:04}" for one in merchant], "amount": amount}
+        tables.append(columns | {"fraud": fraud[merchant].astype(int)})
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert [client(found, at)["categorical"] for at in range(3)] == [["merchant"]] * 3
+    capsys.readouterr()
+    assert main(["run", "mine.toml", "--no-yardsticks", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["metrics"]["server"]["figures"]["auc"] > 0.8
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    rows = [Counter(one["merchant"]) for one in tables]
+    known = {one.removeprefix("merchant=") for one in model["features"] if "merchant=" in one}
+    known.remove("other")
+    for least, told in ((5, known.issubset), (15, known.issuperset)):  # a fifth does not train
+        assert told({text for one in rows for text, count in one.items() if count >= least})
+
+
+def test_of_one_hospital_the_codes_are_numbers_and_of_another_text(tmp_path, monkeypatch):
+    """As of ICD-9, where 428 and 250.83 are codes beside V27."""
+    rng = np.random.default_rng(0)
+    codes = np.array([*range(400, 440), *(f"V{one}" for one in range(27, 40)), "250.83"], object)
+    tables = [
+        {
+            "diagnosis": rng.choice(some, 1500),
+            "age": rng.integers(20, 90, 1500),
+            "died": rng.integers(0, 2, 1500),
+        }
+        for some in (codes, codes[:40], codes[40:])
+    ]
+    tables[0]["diagnosis"][:3] = [401.5, 402.25, "V91"]
+    for one in tables:
+        one["main_code"] = one.pop("diagnosis")
+    found = proposed(tmp_path, monkeypatch, *tables)
+    for at in range(3):
+        assert client(found, at)["categorical"] == ["main_code"]
+        assert client(found, at)["least_rows"] == 5
+        assert "exclude" not in client(found, at)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        *(("store", True), ("zip", True), ("product_name", True), ("drug_code", True)),
+        *(("customer", False), ("customer_name", False), ("Nachname", False), ("street", False)),
+        *(("case_no", False), ("items", False), ("doctor_id", False)),
+    ],
+)
+def test_names_and_ids_of_persons_are_no_category(tmp_path, name, kept):
+    """However many rows have each, others are not to learn them."""
+    rng = np.random.default_rng(0)
+    for at in range(2):
+        frame = pd.DataFrame({"age": rng.integers(20, 90, 3000)})
+        frame[name] = [f"{'C' if at else 'c'}-{one:04}x" for one in zipf(rng, 3000, 400)]
+        if name in ("store", "zip", "items"):
+            frame[name] = 10_000 + 7 * zipf(rng, 3000, 400)
+        frame["died"] = rng.choice(["no", "yes"], 3000)
+        frame.to_csv(tmp_path / f"ward{at}.csv", index=False)
+    for one in propose([tmp_path / "ward0.csv", tmp_path / "ward1.csv"], labels=["died"]).tables:
+        assert (name in one.source.categorical) is kept
+        assert (one.source.least_rows == 5) is kept
+        assert not kept or name not in one.left_out
+
+
+@pytest.mark.parametrize("levels", [150, 250, 750])
 def test_a_column_that_is_left_out_at_one_table_alone_is_named(
     tmp_path, monkeypatch, capsys, levels
 ):
     """The model learned it from the others, and the rows of this one had no value of it."""
     tables = [
         {
-            "age": [20 + number * 7 % 50 for number in range(1500)],
-            "code": [f"C{number % some}" for number in range(1500)],
-            "died": [number % 3 == 0 for number in range(1500)],
+            "age": [20 + number * 7 % 50 for number in range(rows)],
+            "code": [f"C{number % some}" for number in range(rows)],
+            "died": [number % 3 == 0 for number in range(rows)],
         }
-        for some in (levels, 100)
+        for some, rows in ((levels, 1500), (100, 1000))
     ]
     proposed(tmp_path, monkeypatch, *tables)
     told = "'code' is left out at a and learned from at b" in capsys.readouterr().err
-    assert told == (levels == 250)
+    assert told == (levels == 750)  # of which two rows have each: too few
 
 
 def test_a_label_of_another_table_is_no_feature(tmp_path, monkeypatch):

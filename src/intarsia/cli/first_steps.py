@@ -144,7 +144,8 @@ def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str
             marks = [one for one in table.source.missing if one not in Source.missing]
             told += [f"takes for missing {listed(marks)}"]
         codes = table.source.categorical
-        told += [f"takes for codes {listed(codes)}"] if codes else []
+        kind = "codes" if table.source.least_rows is None else "categories"
+        told += [f"takes for {kind} {listed(codes)}"] if codes else []
         told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []
         say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
         for name, why in table.left_out.items():

@@ -399,12 +399,12 @@ def _telling(own: Column, given: list[str]) -> str:
     rows, levels = int(present.sum()), len({canonical(text) for text in given})
     if _are_dates(given):
         return _DATES
-    if levels > MOST_LEVELS or (levels > FEW_LEVELS and levels * LEAST_ROWS > rows):
-        return f"has {levels} different texts in {rows} rows"
     if any(len(one) > LONGEST_LEVEL or len(one.split()) > MOST_WORDS for one in given):
         return f"has texts of more than {LONGEST_LEVEL} characters or {MOST_WORDS} words"
     if any(_ADDRESS.search(one) for one in given):
         return "has addresses of mail or of pages"
+    if levels > MOST_LEVELS or (levels > FEW_LEVELS and levels * LEAST_ROWS > rows):
+        return f"has {levels} different texts in {rows} rows"
     return ""
 
 

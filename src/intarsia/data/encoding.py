@@ -464,7 +464,7 @@ def notes_on_other(tables: Mapping[ClientId, Table], encoding: Encoding) -> tupl
     found = []
     for client, table in tables.items():
         for column, category in table.categorical.items():
-            if RARE in (known := encoding.levels[column]):
+            if RARE in (known := {*encoding.levels[column]}):
                 count = np.bincount(
                     category.codes[category.codes >= 0], minlength=len(category.levels)
                 )

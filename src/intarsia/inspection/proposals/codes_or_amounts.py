@@ -9,12 +9,16 @@ from itertools import pairwise
 
 import numpy as np
 
+from intarsia.data.source import LEAST_ROWS
 from intarsia.inspection.proposals.column_names import is_amount
 from intarsia.inspection.proposals.table_proposal import Column, TableProposal
 from intarsia.inspection.tails import LEAST_COUNTS
 
 MOST_CODES = 12  # whole numbers of so many different values may be codes
 MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
+_CODES = "few different whole numbers, or text elsewhere: taken for codes, not for amounts"
+_OF_MANY = "many different values; most rows have one that other rows have too"
+_LEAST = 'values of fewer rows count as "other", and nobody else learns which they are'
 _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 
 
@@ -27,6 +31,13 @@ def as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
     categories: dict[str, str] = {}
     unlike: dict[str, str] = {}
     coded = {one.renamed.get(name, name) for one in tables for name in one.source.categorical}
+    # categories of many levels are in tables that have least_rows
+    of_many = {
+        one.renamed.get(name, name)
+        for one in tables
+        if one.source.least_rows is not None
+        for name in one.source.categorical
+    }
     amounts = {
         one.renamed.get(name, name)
         for one in tables
@@ -37,7 +48,9 @@ def as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
         if not (mixed or name in coded or all(own.whole for own in some)):
             continue
         levels = {text for own in some for text in own.written}
-        if (mixed or name in coded) and len(levels) > MOST_LEVELS:
+        if name in coded and len(levels) > MOST_LEVELS:
+            of_many.add(name)
+        if mixed and name not in of_many and len(levels) > MOST_LEVELS:
             unlike[name] = f"numbers here and text elsewhere, {len(levels):,} different ones"
         elif mixed or name in coded or (name not in amounts and _codes(name, some, levels)):
             categories[name] = ""
@@ -47,10 +60,11 @@ def as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
             if one.feature(own) in unlike:
                 one = one.without(own.name, unlike[one.feature(own)])
         own_codes = tuple(own.name for own in one.features if one.feature(own) in categories)
-        why = "few different whole numbers, or text elsewhere: taken for codes, not for amounts"
-        found.append(
-            one.with_keys({"categorical": why}, categorical=own_codes) if own_codes else one
-        )
+        one = one.with_keys({"categorical": _CODES}, categorical=own_codes) if own_codes else one
+        if {one.renamed.get(name, name) for name in own_codes} & of_many:
+            many = {"categorical": _OF_MANY, "least_rows": _LEAST}
+            one = one.with_keys(many, least_rows=LEAST_ROWS)
+        found.append(one)
     return found
 
 

@@ -112,6 +112,20 @@ _MACHINES = {
     *("maschine", "maschinen", "gerat", "gerate", "geraete", "anlage", "anlagen", "fahrzeug"),
     *("zahler", "zaehler", "appareil", "vehicule", "maquina", "macchina", "apparaat"),
 }
+# what names a person, or where one lives
+_NAMES = {
+    *("name", "surname", "forename", "firstname", "lastname", "fullname", "middlename", "nickname"),
+    *("vorname", "nachname", "familienname", "nom", "prenom", "nombre", "apellido", "apellidos"),
+    *("nome", "cognome", "sobrenome", "naam", "voornaam", "achternaam", "imie", "nazwisko"),
+    *("fornamn", "efternamn", "address", "adresse", "adres", "direccion", "indirizzo", "endereco"),
+    *("street", "strasse", "rue", "calle", "straat", "ulica", "phone", "telephone", "telefon"),
+    *("mobile", "email", "mail", "iban", "passport", "birthday", "birthdate", "geburtsdatum"),
+}
+# whose names are none of a person
+_THINGS = {
+    *("product", "item", "brand", "company", "merchant", "store", "shop", "city", "country"),
+    *("drug", "medication", "test", "species", "model", "hospital", "ward", "department", "region"),
+}
 _OF_IDS = {"id", "ids", "nr", "no", "nummer", "number", "num", "code", "key", "uuid", "kennung"}
 # what pandas and R call an index without a name, once it is written
 _ROW_NUMBERS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+|\.\.\.\d+|index|row_?names?")
@@ -193,6 +207,17 @@ def is_code(name: str) -> bool:
     """
     own = set(words(name))
     return bool(_CODES & own) and own <= _CODES | _OF_IDS
+
+
+def tells_persons(name: str) -> bool:
+    """Return whether a name is that of an id, or of what else may tell persons apart.
+
+    `customer_id`, `last_name` and `street` are such, `product_code` and `brand_name` not.
+    """
+    own = {*words(name)}
+    if is_group(name) or (own & _NAMES and not own & _THINGS):
+        return True
+    return is_id(name) and not is_code(name) and not own & {"code", "codes"}
 
 
 def is_weight(name: str) -> bool:

@@ -90,6 +90,25 @@ def codes_as_amounts(tables: Sequence[TableProposal]) -> list[str]:
     ]
 
 
+def names_that_leave(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of categories of many values, whose frequent ones other parties learn."""
+    found = {
+        repr(own.name): ""
+        for one in tables
+        if one.source.least_rows is not None
+        for own in one.features
+        if own.name in one.source.categorical and len(own.texts) > MOST_LEVELS
+    }
+    if not found:
+        return []
+    have, are, them = ("has", "is", "it") if len(found) == 1 else ("have", "are", "them")
+    return [
+        f"{in_words([*found])} {have} many different values, and {are} learned from: the other "
+        f"parties learn which values {LEAST_ROWS} rows or more of a table have. List {them} in "
+        "exclude if the values are names or ids of persons."
+    ]
+
+
 def left_out_at_some(tables: Sequence[TableProposal]) -> list[str]:
     """Return a note of columns that are left out at some tables and learned from at others."""
     learned: dict[str, list[str]] = {}

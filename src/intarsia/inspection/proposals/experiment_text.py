@@ -20,7 +20,7 @@ _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
 _KEYS = (
     *("encoding", "decimal", "thousands", "missing", "id", "id_type", "split_by"),
-    *("label", "label_map", "categorical", "units", "limits"),
+    *("label", "label_map", "categorical", "least_rows", "units", "limits"),
 )
 _TEST = 0.2  # share of the rows
 LEAST_PENALTY, _MOST_PENALTY = 1e-3, 0.1
@@ -157,7 +157,9 @@ def dictionary_text(proposal: Proposal) -> str:
 
 
 def toml(value: Any) -> str:
-    """Return a text, a list of texts or a table of texts as TOML."""
+    """Return a text, a whole number, a list of texts or a table of texts as TOML."""
+    if isinstance(value, int):
+        return str(value)
     if isinstance(value, str):
         if '"' in value and "'" not in value and value.isprintable():
             return f"'{value}'"

@@ -34,6 +34,7 @@ from intarsia.inspection.proposals.column_notes import (
     codes_as_amounts,
     exposures,
     left_out_at_some,
+    names_that_leave,
     no_class_in_common,
     of_one_label,
     several_in_one,
@@ -188,7 +189,7 @@ def propose(
         ) from None
     tables = [with_no_label(one) for one in tables]
     tables = with_groups(tables, matched, notes)
-    tables = [without_unfit(one) for one in without_copies(tables, matched)]
+    tables = without_unfit(without_copies(tables, matched))
     tables = named_alike(tables, matched, notes)
     no_and_yes = in_other_languages(tables, notes)
     notes += [*in_other_words(tables, matched, no_and_yes), *no_class_in_common(tables)]
@@ -201,7 +202,12 @@ def propose(
         *same_in_shared_rows(tables, matched),
     ]
     tables = as_one_kind(without_constants(tables))
-    notes += [*codes_as_amounts(tables), *left_out_at_some(tables), *of_one_label(tables)]
+    notes += [
+        *names_that_leave(tables),
+        *codes_as_amounts(tables),
+        *left_out_at_some(tables),
+        *of_one_label(tables),
+    ]
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from pyarrow import types
 
 from intarsia.data.column import plain_figures
@@ -13,8 +14,14 @@ from intarsia.data.column_types import MOST_LEVELS as MOST_LEVELS_READ
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.source import LEAST_ROWS
 from intarsia.errors import TableError, listed
-from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS
-from intarsia.inspection.proposals.column_names import is_id
+from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS, counted
+from intarsia.inspection.proposals.column_names import (
+    is_amount,
+    is_code,
+    is_id,
+    tells_persons,
+    words,
+)
 from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
     Column,
@@ -45,16 +52,75 @@ def with_no_label(one: TableProposal) -> TableProposal:
     )
 
 
-def without_unfit(one: TableProposal) -> TableProposal:
-    """Leave out the columns that are no features, and list those that are codes."""
-    codes = []
-    for own in one.features:
-        why = _unfit(own, one)
-        if why:
-            one = one.without(own.name, why)
-        elif own.coded:
-            codes.append(own.name)
-    return one.with_keys({}, categorical=tuple(codes)) if codes else one
+def without_unfit(tables: Sequence[TableProposal]) -> list[TableProposal]:
+    """Leave out the columns that are no features, and list those that are categories or codes."""
+    why = [{own.name: _unfit(own, one) for own in one.features} for one in tables]
+    many = _of_many_levels(tables, why)
+    found = []
+    for one, reasons in zip(tables, why, strict=True):
+        codes, some_many = [], False
+        for own in one.features:
+            if words(own.name) in many and _is_category(own, reasons[own.name]):
+                codes.append(own.name)
+                some_many = True
+            elif reasons[own.name]:
+                one = one.without(own.name, reasons[own.name])
+            elif own.coded:
+                codes.append(own.name)
+        one = one.with_keys({}, categorical=tuple(codes)) if codes else one
+        found.append(one.with_keys({}, least_rows=LEAST_ROWS) if some_many else one)
+    return found
+
+
+def _of_many_levels(
+    tables: Sequence[TableProposal], why: Sequence[Mapping[str, str]]
+) -> set[tuple[str, ...]]:
+    """Return the columns, by the words of their names, that are categories of many levels.
+
+    Products, shops, diseases or postcodes: texts, or codes, of which half of the rows have one that
+    five rows or more of their table have. Nobody else learns of the others, nor are they learned
+    from. None are the names and ids of persons, however often each occurs.
+    """
+    rows: dict[tuple[str, ...], int] = {}
+    often: dict[tuple[str, ...], int] = {}
+    levels: dict[tuple[str, ...], int] = {}
+    many: set[tuple[str, ...]] = set()
+    for one, reasons in zip(tables, why, strict=True):
+        for own in one.features:
+            name, reason = words(own.name), reasons[own.name]
+            if tells_persons(own.name) or not _is_category(own, reason):
+                continue
+            counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+            frequent = counts >= LEAST_ROWS
+            rows[name] = rows.get(name, 0) + int(counts.sum())
+            often[name] = often.get(name, 0) + int(counts[frequent].sum())
+            levels[name] = max(levels.get(name, 0), int(frequent.sum()))
+            if reason or _is_code_as_number(own):
+                many.add(name)
+    return {
+        name
+        for name in many
+        if often[name] >= _LEAST_OFTEN * rows[name] and 2 <= levels[name] <= _MOST_OFTEN
+    }
+
+
+_LEAST_OFTEN = 0.5  # share of the rows whose level five rows or more have
+_MOST_OFTEN = 20_000  # such levels of a table; with more of them a run takes long
+
+
+def _is_category(own: Column, why: str) -> bool:
+    """Return whether a column can be a category, where `why` is the reason to leave it out."""
+    if not why:
+        return own.figures is None or _is_code_as_number(own)
+    if why.startswith("mixes numbers and text"):
+        return all(map(_CODE.fullmatch, own.texts))
+    return _MANY_TEXTS in why or why.startswith(_WITH_ZEROS)
+
+
+def _is_code_as_number(own: Column) -> bool:
+    """Return whether whole numbers are named like codes, and are too many for `as_one_kind`."""
+    named = own.whole and is_code(own.name) and not is_amount(own.name)
+    return named and len(own.texts) > MOST_CODES and not counted([own])
 
 
 def _unfit(own: Column, one: TableProposal) -> str:
@@ -69,7 +135,7 @@ def _unfit(own: Column, one: TableProposal) -> str:
     if own.whole and len(own.texts) > 1 and all(map(_DAY.fullmatch, own.texts)):
         return "has dates without marks; to learn from it, write them as 2026-01-31 in the table"
     if own.coded and len(own.texts) > MOST_LEVELS:
-        said = f"codes with zeros in front, {len(own.texts):,} different ones"
+        said = f"{_WITH_ZEROS}, {len(own.texts):,} different ones"
         return said + (AS_CATEGORY if own.rows >= LEAST_ROWS * len(own.texts) else "")
     # as the reader would read it, whose reasons these are
     as_listed = replace(one.source, categorical=(own.name,)) if own.coded else one.source
@@ -127,6 +193,8 @@ AS_CATEGORY = (
     "and take it out of exclude"
 )  # as a reason ends where five rows or more have each of many texts
 _MANY_TEXTS = " different texts in "
+_WITH_ZEROS = "codes with zeros in front"
+_CODE = re.compile(r"[A-Z]{0,3}[0-9][0-9A-Z.]*")  # such as 428, 250.83 and V27
 
 
 _AS_NUMBERS = (
