@@ -14,7 +14,7 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
 
-CONSTANT = "Constant over all training samples, or but for fewer than least_rows at each client"
+CONSTANT = "Constant over all training rows, or all but fewer than least_rows at each client"
 
 
 def prepared(blocks, test=None, *, standardise=True, sealing=None, known=False):
@@ -151,7 +151,7 @@ def test_a_constant_feature_becomes_zero_and_is_named():
     x[:, 1] = 0.1  # not exact in binary: the deviation is tiny, not 0
     engine, notes = prepared(rectangles(x, y, 2, 1))
     assert not pooled(engine)[:, 1].any()
-    assert notes == (f"{CONSTANT}, so left at 0: 'f0001'.",)
+    assert notes == (f"{CONSTANT}, so that nothing is learned of it: 'f0001'.",)
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
@@ -166,7 +166,7 @@ def test_columns_of_small_and_of_large_numbers_are_standardised_in_every_mode(mo
         keys = modes.keys(settings, owners, None, "small")
         sealing = modes.sealing(settings, owners, keys)
     engine, notes = prepared(blocks, sealing=sealing)
-    assert notes == (f"{CONSTANT}, so left at 0: 'f0004'.",)
+    assert notes == (f"{CONSTANT}, so that nothing is learned of it: 'f0004'.",)
     expected = standardised(x * sizes)
     expected[:, 4] = 0.0
     np.testing.assert_allclose(pooled(engine), expected, rtol=0, atol=1e-9)
@@ -185,10 +185,10 @@ def test_a_feature_without_any_value_becomes_zero():
     x[:, 1] = np.nan
     engine, notes = prepared(rectangles(x, y, 2, 1))
     assert not pooled(engine)[:, 1].any()
-    assert notes == (f"{FEW}, so left at 0: 'f0001'.",)
+    assert notes == (f"{FEW}, so that nothing is learned of it: 'f0001'.",)
 
 
-FEW = "Of fewer than 5 training values at each client that has it"
+FEW = "Fewer than 5 training rows of each client have a value of one of these"
 
 
 def copied(alone, common):
@@ -236,7 +236,7 @@ def test_beside_a_category_of_many_levels_few_values_are_told_to_nobody_either(a
         features, kinds = ("age", *levels, "lab"), np.r_[0, np.ones(21, int), 0]
         blocks[name] = Block(one.samples, features, whole, one.y, indicators=kinds)
     engine, notes = prepared(blocks, known=True)
-    assert notes == (f"{FEW}, so left at 0: 'lab'.",)
+    assert notes == (f"{FEW}, so that nothing is learned of it: 'lab'.",)
     told = np.delete(x, untold)
     expected = (x[:, 0] - told.mean()) / told.std()
     expected[untold] = 0.0
@@ -282,7 +282,7 @@ def test_a_column_of_few_values_everywhere_is_left_out_and_not_called_constant(m
         settings, owners = Privacy(mode=mode), list(blocks)
         sealing = modes.sealing(settings, owners, modes.keys(settings, owners, None, "few"))
     engine, notes = prepared(blocks, sealing=sealing, known=True)
-    assert notes == (f"{FEW}, so left at 0: 'lab'.",)
+    assert notes == (f"{FEW}, so that nothing is learned of it: 'lab'.",)
     assert not pooled(engine)[:, 1].any()
 
 

@@ -368,9 +368,9 @@ class LocalParties:
             for own in [[f"{rows:,} at {name!r}" for name, rows in counts.items()]]
         ]
         return (
-            f"A level that no training row{of} has, or too few, counts as {RARE!r} where training "
-            "rows had that, and as a missing value where not; of the rows to evaluate: "
-            f"{'; '.join(told)}.",
+            f"Rows to evaluate have a level that no training row{of} had, or too few: "
+            f"{'; '.join(told)}. It counts as {RARE!r} where training rows had that, else as "
+            "missing.",
         )
 
 

@@ -42,12 +42,10 @@ _function = partial(fl.client_function, protocol="preprocessing")
 _FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
 _UNITS = 4  # of a sum that is rounded, finer and finer
 _NONE = 1e-3  # counted values, below which there are none: a sealed sum may be inexact
-_IS_CONSTANT = "Constant over all training samples, or but for fewer than least_rows at each client"
-_OF_FEW_ROWS = (
-    "Levels that no client has least_rows training rows of, or of a column in categorical any "
-    "(others count as missing; list a column there if the model may tell of few rows)"
-)
-_UNTOLD = f"Of fewer than {FEWEST} training values at each client that has it"
+# how a note begins of what nothing is learned of, which names it
+_IS_CONSTANT = "Constant over all training rows, or all but fewer than least_rows at each client"
+_OF_FEW_ROWS = "No training row has one of these levels, or fewer than least_rows of each client do"
+_UNTOLD = f"Fewer than {FEWEST} training rows of each client have a value of one of these"
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 # The share of rows that a level of a category of many levels counts as having at least, when it is
 # scaled: a twentieth, as of a level of those that are centred. By its own deviation a level of one
@@ -132,7 +130,8 @@ def prepare(
         constant = zero & ~untold & ~few
         for some, why in (constant, _IS_CONSTANT), (few, _OF_FEW_ROWS), (untold, _UNTOLD):
             if some.any():
-                notes.append(f"{why}, so left at 0: {listed(map(str, features[some]), 6)}.")
+                told = listed(map(str, features[some]), 6)
+                notes.append(f"{why}, so that nothing is learned of it: {told}.")
     # step 3: nobody but the clients with labels opens the totals of the classes
     labels = schemas["train"].labels
     if labels.weighted:
