@@ -378,7 +378,8 @@ def _check_public(own: Column, given: list[str]) -> None:
     if problem:
         advice = (
             "all clients come to know the texts of a category: list {0} in exclude, or in "
-            "categorical if {1} texts say nothing of single rows"
+            "categorical if {1} texts say nothing of single rows (with least_rows = 5 nobody "
+            "learns those that fewer rows have)"
         )
         reason = _Reason(
             "have texts that may tell single rows",
