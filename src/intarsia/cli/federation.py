@@ -35,7 +35,7 @@ app = typer.Typer(
     help="Run experiments across organisations, over NVIDIA FLARE and mutual TLS.",
     rich_markup_mode="rich",
     epilog="In this order: init and provision --keys-at-sites once; each site runs join, the "
-    "server's people run sign, the site install; it fills in local/site.toml and runs site; the "
+    "server's people run sign, the site install; it runs table and site; the "
     "server's people run server, and then submit for each experiment.",
 )
 
@@ -153,6 +153,36 @@ def server(
             each=look,
             arrived=partial(nvflare.newest_arrival, kit),
         )
+
+
+@app.command()
+def table(
+    kit: Kit,
+    named: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE", help="A file, or a database's table, as intarsia init takes it."
+        ),
+    ],
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Tells rows apart.")
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option("--label", metavar="COLUMN", help="Is to be predicted; default: by its name."),
+    ] = None,
+    no_label: Annotated[bool, typer.Option("--no-label", help="The site has no labels.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what it says of another table.")
+    ] = False,
+) -> None:
+    """Look at a TABLE, and write what it is into local/site.toml of the site's KIT."""
+    from intarsia.cli.site_table import write_site_table
+
+    if no_label and label is not None:
+        raise ExperimentError("--label and --no-label say two things; give one of them.")
+    ids, labels = ([id] if id else []), ([label] if label else [])
+    write_site_table(kit, named, ids, None if no_label else labels, overwrite=overwrite)
 
 
 @app.command()

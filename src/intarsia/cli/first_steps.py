@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from intarsia.api import Inspection
     from intarsia.experiment.config import Experiment
     from intarsia.inspection.proposals.proposal import Proposal
+    from intarsia.inspection.proposals.table_proposal import TableProposal
 
 _FILE = Path("mine.toml")  # unless --out names another
 _EXAMPLES = ("credit", "heart")
@@ -127,29 +128,10 @@ def write_proposal(
 
 def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str) -> None:
     """Say what was taken for what, what was written, and what is to be done next."""
-    from intarsia.data.source import Source
-
     for note in proposal.notes:
         say(f"check: {note}")
     for table in proposal.tables:
-        said = {"id": table.source.id, "label": table.source.label}
-        told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
-        if told and table.source.label is not None and "label" in table.reasons:
-            told[-1] += f" ({table.reasons['label']})"
-        elif not table.columns and "label" in table.reasons:
-            told.append(table.reasons["label"])
-        by = table.source.split_by
-        told += [] if by is None else [f"rows of one {by!r} are held out together"]
-        if "missing" in table.reasons:
-            marks = [one for one in table.source.missing if one not in Source.missing]
-            told += [f"takes for missing {listed(marks)}"]
-        codes = table.source.categorical
-        kind = "codes" if table.source.least_rows is None else "categories"
-        told += [f"takes for {kind} {listed(codes)}"] if codes else []
-        told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []
-        say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
-        for name, why in table.left_out.items():
-            say(f"  {name!r}: {why}")
+        tell_table(table)
     wrote = f"wrote {file}{'' if dictionary is None else f' and {dictionary}'}"
     if obstacle:
         say(f"{wrote}, which does not run yet: {obstacle}")
@@ -157,6 +139,30 @@ def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str
     else:
         it = "it" if dictionary is None else "them"
         _what_next(f"{wrote}: read {it}, and change what is not so; then", file)
+
+
+def tell_table(table: TableProposal) -> None:
+    """Say what was taken for what in a table, and what is left out and why."""
+    from intarsia.data.source import Source
+
+    said = {"id": table.source.id, "label": table.source.label}
+    told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
+    if told and table.source.label is not None and "label" in table.reasons:
+        told[-1] += f" ({table.reasons['label']})"
+    elif not table.columns and "label" in table.reasons:
+        told.append(table.reasons["label"])
+    by = table.source.split_by
+    told += [] if by is None else [f"rows of one {by!r} are held out together"]
+    if "missing" in table.reasons:
+        marks = [one for one in table.source.missing if one not in Source.missing]
+        told += [f"takes for missing {listed(marks)}"]
+    codes = table.source.categorical
+    kind = "codes" if table.source.least_rows is None else "categories"
+    told += [f"takes for {kind} {listed(codes)}"] if codes else []
+    told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []
+    say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
+    for name, why in table.left_out.items():
+        say(f"  {name!r}: {why}")
 
 
 def write_example(name: str, out: Path | None, *, overwrite: bool) -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.files.atomic_files import write_atomically
@@ -87,8 +87,7 @@ def read_settings(folder: Path, kit: str = "") -> SiteSettings:
             own[file] = str((folder / own[file]).resolve())
     table = None
     if "table" in tree:
-        given = {"name": own.get("name", ""), **tree["table"]}
-        table = located(hyperparameters(Source, given, f"{path}: [table]"), folder)
+        table = table_of(tree["table"], own.get("name", ""), folder, path)
     for key in ("table", "policy"):
         if key in own:
             raise ExperimentError(
@@ -102,6 +101,11 @@ def read_settings(folder: Path, kit: str = "") -> SiteSettings:
             f"{settings.name!r}; both must be the name that experiments use."
         )
     return settings
+
+
+def table_of(given: Mapping[str, Any], site: str, folder: Path, path: Path) -> Source:
+    """Return what a site's file, at `path` in its folder, says of the table; ExperimentError."""
+    return located(hyperparameters(Source, {"name": site, **given}, f"{path}: [table]"), folder)
 
 
 def check_files(settings: SiteSettings) -> None:

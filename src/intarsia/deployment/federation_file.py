@@ -79,7 +79,11 @@ approve = "each"         # each job waits for `intarsia federation approve`; "li
 # rounds_a_day = 500
 # rounds_a_job = 200
 
-# [table]                # as a [[client]] of an experiment, without its name
+"""
+
+# How a site's file ends until it says what its table is.
+NO_TABLE: Final = """\
+# [table]                # as a [[client]] of an experiment: intarsia federation table writes it
 # path = "table.csv"
 # id = "customer"
 # label = "default"
@@ -181,7 +185,8 @@ def finish_kits(description: FederationFile, kits: Mapping[str, Path]) -> None:
             known = {"sites": list(description.sites), "patience": vars(description.patience)}
             write_atomically(kit / "local" / _SITES, json.dumps(known, indent=1).encode())
         elif not (path := kit / "local" / "site.toml").exists():
-            write_atomically(path, _SITE.format(name=name).encode(), private=True)
+            own = _SITE.format(name=name) + NO_TABLE
+            write_atomically(path, own.encode(), private=True)
 
 
 def check_kit(kit: Path) -> None:

@@ -92,11 +92,23 @@ def experiment_text(
         own = dictionary_of(place).name
         parts += _set("dictionary", own, "which columns and values are one")
     parts += ["", *_comment('privacy = "masked" in the first line keeps the sums from the server.')]
-    every = [one for table in proposal.tables for one in (*table.columns, table.source.label)]
-    columns = [one for one in every if one is not None]
+    columns = _columns(proposal)
     for table in proposal.tables:
-        parts += ["", *_client(table, place.parent, columns)]
+        name = f"name = {toml(table.source.name)}"
+        parts += ["", "[[client]]", name, *_client(table, place.parent, columns)]
     return "\n".join(parts) + "\n"
+
+
+def table_text(proposal: Proposal, folder: Path) -> str:
+    """Return the [table] of a site's file in a folder, of a proposal for its table alone."""
+    (table,) = proposal.tables
+    notes = _comment(*(f"check: {note}" for note in proposal.notes))
+    return "\n".join(["[table]", *notes, *_client(table, folder, _columns(proposal)), ""])
+
+
+def _columns(proposal: Proposal) -> list[str]:
+    every = [one for table in proposal.tables for one in (*table.columns, table.source.label)]
+    return [one for one in every if one is not None]
 
 
 _LEAST_TO_STOP = 100  # labelled rows of one client, of which rounds are compared by a dozen
@@ -254,7 +266,7 @@ def _labels(proposal: Proposal) -> list[str]:
 def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[str]:
     source = table.source
     size = f"{several(table.rows, 'row')}, {several(table.width, 'column')}"
-    lines = ["[[client]]", f"name = {toml(source.name)}"]
+    lines: list[str] = []
     if source.path is None:
         lines += [f"url = {toml(relative_url(source, folder))}"]
         lines += _set("query", source.query, size)

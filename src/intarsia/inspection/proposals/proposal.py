@@ -150,7 +150,7 @@ class Proposal:
 def propose(
     named: Sequence[str | Path],
     ids: Sequence[str] = (),
-    labels: Sequence[str] = (),
+    labels: Sequence[str] | None = (),
     place: Path | None = None,
 ) -> Proposal:
     """Return what an experiment file may say of tables.
@@ -161,7 +161,7 @@ def propose(
         The tables, as `sources_named` takes them.
     ids, labels
         Columns that tell rows apart, and columns to predict: of each table the first that it has.
-        None: they are looked for.
+        Empty: they are looked for. None: no table has labels.
     place
         On whose disk the tables lie meanwhile, if they are large for the memory that is free.
 
@@ -178,11 +178,11 @@ def propose(
         partial(looked_at, folder=folder), sources, _AT_ONCE, lambda one: large[one.name]
     )
     refuse_row_numbers(tables, ids)
-    for key, wanted in (("id", ids), ("label", labels)):
+    for key, wanted in (("id", ids), ("label", labels or ())):
         _check_named(key, wanted, tables)
     tables, rules, matched, notes = with_ids(tables, ids)
     try:
-        tables = with_labels(tables, labels, matched)
+        tables = tables if labels is None else with_labels(tables, labels, matched)
     except ExperimentError as problem:  # it may be that no rows are known to be the same
         raise ExperimentError(
             " ".join([str(problem), *(f"Check: {one}" for one in notes)])
