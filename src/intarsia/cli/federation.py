@@ -211,7 +211,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
     if settings.table is None:
         say(
             f"warning: site.toml has no [table], so that {kit.name} takes part only in jobs that "
-            "name a data set; fill in [table] for jobs on its own rows"
+            "name a data set; for jobs on its own rows run intarsia federation table"
         )
     command = partial(nvflare.parent_command, kit, ENTRY_POINTS, server=False, ahead=spare)
     ends = (
