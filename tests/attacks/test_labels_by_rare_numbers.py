@@ -149,7 +149,7 @@ def test_who_has_all_but_one_of_the_rows_with_a_number_learns_no_label_of_that_o
 
 
 def test_columns_that_differ_in_one_row_tell_its_label(tmp_path):
-    """Open: docs/explanations/privacy/site-refusals.md says so."""
+    """Open: docs/explanations/privacy/few-rows.md says so."""
     rng = np.random.default_rng(0)
     x, rows = rng.normal(size=ROWS), rng.choice(ROWS, 20, replace=False)
     labels = np.where(x + rng.normal(size=ROWS) > 0, "yes", "no")

@@ -5,7 +5,7 @@ client's training but its rows comes of the seed, so that any set of rows can be
 has some of the right rows comes nearer to the model than others, and so the rows are found one by
 one: it takes some hundred tries, not all sets that there are. Of `ifca` any other client does so of
 one that is alone in its cluster, as all open the models of all clusters.
-docs/explanations/privacy/site-refusals.md says so.
+docs/explanations/privacy/few-rows.md says so.
 """
 
 from __future__ import annotations

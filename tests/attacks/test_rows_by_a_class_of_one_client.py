@@ -5,7 +5,7 @@ the default). All clients open them in each round, so that of a class at one cli
 client's own. All of its training but the rows comes of the seed: sets of rows are tried until one
 comes to these weights. Sums are sealed, and each block is held by three clients: neither helps.
 With `unseen_rows = "averaged"` the total is of all clients.
-docs/explanations/privacy/site-refusals.md says so.
+docs/explanations/privacy/few-rows.md says so.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ layer each row has such units. So where plain steps of SGD are asked for, the ro
 five are told all, of twenty one in ten, and of fifty none. By Adam, the default, all entries move
 about as far. A single row's numbers are fitted all the same: what else its client trains with comes
 of the seed.
-docs/explanations/privacy/site-refusals.md says so.
+docs/explanations/privacy/few-rows.md says so.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ These layers are drawn from the seed, which all know, and so are the batches. Wh
 what all share tries rows until one comes to that change: one that says yes or no in each column.
 Of two clients each has the other's change. In the total of many a step by signs, as Adam's first
 one, leaves enough of each client's. Pretraining, as in flic, leaves less: there it is hidden.
-docs/explanations/privacy/site-refusals.md says so.
+docs/explanations/privacy/few-rows.md says so.
 """
 
 from __future__ import annotations

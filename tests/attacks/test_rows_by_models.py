@@ -8,7 +8,7 @@ weights of each, and nothing else. Leaving row i out moves them by H⁻¹ x_i r_
 to terms of the second order. Over all rows these differences have the second moments
 H⁻¹ (Σ r² x xᵀ) H⁻¹ / N², which is H⁻¹ up to a factor. With it the rows are read up to their length.
 Where all rows stay, jobs with other penalties do: each is as many equations as there are columns.
-privacy/site-refusals.md says so: `jobs_a_day`, `approve` and noise are what there is against it.
+privacy/few-rows.md says so: `jobs_a_day`, `approve` and noise are what there is against it.
 """
 
 from __future__ import annotations

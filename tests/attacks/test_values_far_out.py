@@ -1,7 +1,7 @@
 """A number far from all others of its column is told by what is added up, as no row is near it.
 
 The model has the column's mean, and the result the mean loss of each client. Sums are masked. Both
-are said where an owner looks (docs/explanations/privacy/site-refusals.md).
+are said where an owner looks (docs/explanations/privacy/few-rows.md).
 """
 
 from __future__ import annotations
