@@ -1434,6 +1434,8 @@ MUTATIONS = [
             "    pass",
             QUERIES,
         ),
+        ("hosts of passwords", 'if "@" in (url.host or ""):', "if False:", QUERIES),
+        ("ends of parameters", "{_quoted(parameters)}", "{_quoted(parameters, '&=@:')}", QUERIES),
         ("half a password", "not _VARIABLE.fullmatch(secret)", '"$" not in secret', QUERIES),
         ("passwords behind ?", "if _SECRET.search(key))", 'if key == "password")', QUERIES),
     ),

@@ -333,6 +333,11 @@ def _database_url(source: Source) -> URL:
             'write e.g. "sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or '
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
+    if "@" in (url.host or ""):  # which would be looked up as a name, and stand in an error
+        raise source.error(
+            "url has an @ where its host is to be, which may be of a password",
+            "write %40 for each @ in a password, and %25 for each %",
+        )
     _check_no_password(written, url, source)
     other = [name for name in _named(written) if not _OF_DATABASES.fullmatch(name)]
     if other and "://" in written and not _in_a_file(url):
@@ -345,15 +350,21 @@ def _database_url(source: Source) -> URL:
 
 
 def _expanded(written: str) -> str:
-    """Return a url with the values of its variables; a password may have any characters."""
+    """Return a url with the values of its variables; a login or parameter has any characters."""
     scheme, colon, rest = written.partition("://")
-    login, at, place = rest.rpartition("@")
-    user, mark, password = login.partition(":")
-    if not (colon and at and mark):
+    if not colon:
         return os.path.expandvars(written)
-    secret = _VARIABLE.sub(lambda one: quote(os.environ[one[1] or one[2]], safe=""), password)
-    user, place = os.path.expandvars(user), os.path.expandvars(place)
-    return f"{scheme}://{user}:{secret}@{place}"
+    rest, mark, parameters = rest.partition("?")
+    login, at, place = rest.rpartition("@")
+    # a variable may hold both parts of a login
+    user, divider, password = login.partition(":")
+    login = _quoted(user, safe="" if divider else ":") + divider + _quoted(password)
+    return f"{scheme}://{login}{at}{os.path.expandvars(place)}{mark}{_quoted(parameters)}"
+
+
+def _quoted(written: str, safe: str = "") -> str:
+    """Return a part of a url with the values of its variables, none of which ends the part."""
+    return _VARIABLE.sub(lambda one: quote(os.environ[one[1] or one[2]], safe=safe), written)
 
 
 def query_columns(source: Source, folder: Path | None = None) -> pa.Table:
