@@ -67,6 +67,7 @@ TEXTS = "tests/attacks/test_free_text.py"
 MODULES = "tests/attacks/test_named_modules.py"
 PLUGINS = "tests/deployment/test_own_algorithm.py"
 QUERIES = "tests/attacks/test_queries.py"
+VIEWS = "tests/attacks/test_views_without_end.py"
 FILES = "tests/attacks/test_open_files.py"
 CODES = "tests/attacks/test_escape_codes.py"
 BOMBS = "tests/attacks/test_bombs.py"
@@ -1413,6 +1414,7 @@ MUTATIONS = [
         "data/formats/sql.py",
         ("SQLite's steps", "connection.set_authorizer(_allow_reading)", "pass", QUERIES),
         ("SQLite's place", ".resolve().as_uri()", ".resolve()", QUERIES),
+        ("an end to views", "pool.submit(read)", "pool.submit(read())", VIEWS),
         (
             "DuckDB's statements",
             "if [one.type for one in statements] != [duckdb.StatementType.SELECT]:",
@@ -1432,6 +1434,8 @@ MUTATIONS = [
             "    pass",
             QUERIES,
         ),
+        ("hosts of passwords", 'if "@" in (url.host or ""):', "if False:", QUERIES),
+        ("ends of parameters", "{_quoted(parameters)}", "{_quoted(parameters, '&=@:')}", QUERIES),
         ("half a password", "not _VARIABLE.fullmatch(secret)", '"$" not in secret', QUERIES),
         ("passwords behind ?", "if _SECRET.search(key))", 'if key == "password")', QUERIES),
     ),

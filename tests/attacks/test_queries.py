@@ -166,3 +166,24 @@ def test_a_password_is_never_written_out(url, monkeypatch, tmp_path):
         with pytest.raises(TableError, match=r"url holds a password.*environment variable") as no:
             use(source)
         assert "s3cret" not in str(no.value)
+
+
+# a variable, what it holds, and a url with it
+HALVES = {
+    "url": ("BANK_DATABASE", "postgresql://me:x@s3cret@127.0.0.1:1/bank", "$BANK_DATABASE"),
+    "login": ("BANK_LOGIN", "me:x@s3cret", "postgresql://$BANK_LOGIN@127.0.0.1:1/bank"),
+    "host": ("BANK_HOST", "me:x@s3cret@127.0.0.1:1", "postgresql://$BANK_HOST/bank"),
+    "parameter": ("BANK_PASSWORD", "x@s3cret", "postgresql://127.0.0.1:1/b?password=$BANK_PASSWORD"),
+    "more": ("BANK_PASSWORD", "x&host=s3cret", "postgresql://127.0.0.1:1/b?password=$BANK_PASSWORD"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", HALVES)
+def test_no_part_of_a_password_is_taken_for_a_host(place, monkeypatch):
+    """Behind an @ in a password the rest was looked up as a name, and stood in the error."""
+    pytest.importorskip("psycopg")
+    name, value, url = HALVES[place]
+    monkeypatch.setenv(name, value)
+    with pytest.raises(TableError, match=r"port 1 failed|%40 for each @") as told:
+        read(Source(name="bank", url=url, query="select 1"))
+    assert "s3cret" not in str(told.value)

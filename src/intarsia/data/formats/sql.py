@@ -20,6 +20,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -332,6 +333,11 @@ def _database_url(source: Source) -> URL:
             'write e.g. "sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or '
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
+    if "@" in (url.host or ""):  # which would be looked up as a name, and stand in an error
+        raise source.error(
+            "url has an @ where its host is to be, which may be of a password",
+            "write %40 for each @ in a password, and %25 for each %",
+        )
     _check_no_password(written, url, source)
     other = [name for name in _named(written) if not _OF_DATABASES.fullmatch(name)]
     if other and "://" in written and not _in_a_file(url):
@@ -344,15 +350,21 @@ def _database_url(source: Source) -> URL:
 
 
 def _expanded(written: str) -> str:
-    """Return a url with the values of its variables; a password may have any characters."""
+    """Return a url with the values of its variables; a login or parameter has any characters."""
     scheme, colon, rest = written.partition("://")
-    login, at, place = rest.rpartition("@")
-    user, mark, password = login.partition(":")
-    if not (colon and at and mark):
+    if not colon:
         return os.path.expandvars(written)
-    secret = _VARIABLE.sub(lambda one: quote(os.environ[one[1] or one[2]], safe=""), password)
-    user, place = os.path.expandvars(user), os.path.expandvars(place)
-    return f"{scheme}://{user}:{secret}@{place}"
+    rest, mark, parameters = rest.partition("?")
+    login, at, place = rest.rpartition("@")
+    # a variable may hold both parts of a login
+    user, divider, password = login.partition(":")
+    login = _quoted(user, safe="" if divider else ":") + divider + _quoted(password)
+    return f"{scheme}://{login}{at}{os.path.expandvars(place)}{mark}{_quoted(parameters)}"
+
+
+def _quoted(written: str, safe: str = "") -> str:
+    """Return a part of a url with the values of its variables, none of which ends the part."""
+    return _VARIABLE.sub(lambda one: quote(os.environ[one[1] or one[2]], safe=safe), written)
 
 
 def query_columns(source: Source, folder: Path | None = None) -> pa.Table:
@@ -458,11 +470,15 @@ def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None) -> p
             statements = connection.extract_statements(query)
             if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
                 raise _no_select(source)
-            found = connection.sql(query)
-            # as it is called now, and in older versions
-            reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
-            batches = reader(max(1, _BATCH // len(found.columns)))
-            return gathered(batches.schema, batches, folder)
+
+            def read() -> pa.Table:
+                found = connection.sql(query)
+                # as it is called now, and in older versions
+                reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+                batches = reader(max(1, _BATCH // len(found.columns)))
+                return gathered(batches.schema, batches, folder)
+
+            return _stoppable(read, connection.interrupt)
     except (duckdb.Error, OSError) as error:  # Arrow passes errors among the rows on as the latter
         raise _refused(error, source) from error
 
@@ -475,7 +491,8 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None) -> p
         )
     place = Path(str(url.database)).resolve().as_uri()
     try:
-        with closing(sqlite3.connect(f"{place}?mode=ro", uri=True)) as connection:
+        opened = sqlite3.connect(f"{place}?mode=ro", uri=True, check_same_thread=False)
+        with closing(opened) as connection:
             connection.set_authorizer(_allow_reading)
 
             def asked() -> AbstractContextManager[Any]:
@@ -484,10 +501,25 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None) -> p
                     raise _no_select(source)
                 return closing(cursor)
 
-            return _table(asked, folder)
+            return _stoppable(partial(_table, asked, folder), connection.interrupt)
     except (sqlite3.Error, sqlite3.Warning) as error:
         refused = "not authorized" in str(error) or "one statement" in str(error)
         raise (_no_select(source) if refused else _refused(error, source)) from error
+
+
+def _stoppable(read: Callable[[], pa.Table], interrupt: Callable[[], None]) -> pa.Table:
+    """Return what is read in a thread: in this one a view without end would keep Ctrl-C waiting.
+
+    `interrupt` ends the query that runs.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        try:
+            return reading.result()
+        except BaseException:
+            while wait([reading], 0.1).not_done:  # it may begin its query just now
+                interrupt()
+            raise
 
 
 def _allow_reading(action: int, *_: str | None) -> int:
