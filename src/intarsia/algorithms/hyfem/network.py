@@ -34,7 +34,7 @@ from intarsia.core.settings import frozen
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.locks import applied, drawing_from
-from intarsia.maths.training.sparse_rows import Rows
+from intarsia.maths.training.sparse_rows import Picked, Rows, in_full
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _ROWS = 2048  # that are scored at a time
@@ -156,12 +156,12 @@ class BlockNetwork(nn.Module):
             width = units
         self.classifier = nn.ModuleList(layers)
 
-    def forward(self, values: Sequence[Tensor], factors: Tensor | None = None) -> Tensor:
+    def forward(self, values: Sequence[Picked], factors: Tensor | None = None) -> Tensor:
         """Return the classes' scores, (..., rows, outputs), of the values by slot.
 
         `factors` of what each slot gives, (..., rows, slots), come beside s.
         """
-        features = [h(x) for h, x in zip(self.extractors, values, strict=True)]
+        features = [in_full(h(x)) for h, x in zip(self.extractors, values, strict=True)]
         if factors is not None:
             features = [one * factors[..., slot, None] for slot, one in enumerate(features)]
         found = torch.cat(features, -1) * self._scale
