@@ -66,11 +66,13 @@ def test_numbers_of_one_place_add_up():
 @pytest.mark.parametrize("rows", [0, 1, 255, 256, 257, 600])
 def test_all_rows_come_in_their_order_some_at_a_time(rows):
     full = table(max(rows, 1))[:rows]
-    parts = [*parts_of_rows(SparseRows(csr_array(full)))]
-    assert np.array_equal(torch.cat([in_full(one) for one in parts]).numpy(), full)
-    assert len(parts) == max(1, -(-rows // 256))
-    (alone,) = parts_of_rows(torch.from_numpy(full))
-    assert np.array_equal(alone.numpy(), full)
+    tensor = torch.from_numpy(full)
+    parts = [*parts_of_rows([SparseRows(csr_array(full)), tensor], 2000)]
+    for own in zip(*parts, strict=True):
+        assert np.array_equal(torch.cat([in_full(one) for one in own]).numpy(), full)
+    assert len(parts) == -(-rows // 256)
+    assert len([*parts_of_rows([tensor], 2000)]) == min(rows, 1)
+    assert len([*parts_of_rows([tensor], 100)]) == -(-rows // 100)
 
 
 def test_a_linear_layer_gives_and_learns_the_same_of_a_batch():

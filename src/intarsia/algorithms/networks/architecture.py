@@ -320,8 +320,10 @@ def outputs_of(
     with torch.no_grad():
         for some in blocks_of_rows(block):
             rows = rows_of(some.x, kind, order)
-            whole = device != "cpu" or not embeddings.is_stacked(made_of.embedding)
-            for part in [in_full(rows).to(device)] if whole else parts_of_rows(rows):
+            if device != "cpu" or not embeddings.is_stacked(made_of.embedding):
+                rows = in_full(rows).to(device)
+            # of no row, too, a network says how wide its outputs are
+            for (part,) in parts_of_rows([rows], len(rows)) if len(rows) else [[in_full(rows)]]:
                 both = applied(network, tensors, part)
                 found.append(tuple(in_full(one).cpu().double().numpy() for one in both))
     latent, scores = (np.concatenate(one) for one in zip(*found, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -94,10 +94,19 @@ def in_full(rows: Rows | SparseBatch) -> Tensor:
     return rows[:] if isinstance(rows, SparseRows) else rows
 
 
-def parts_of_rows(rows: Rows) -> Iterator[Picked]:
-    """Return all rows in their order: a tensor as it is, sparse ones some at a time."""
-    if isinstance(rows, Tensor):
-        yield rows
-        return
-    for start in range(0, max(len(rows), 1), _PART):
-        yield rows.batch(torch.arange(start, min(start + _PART, len(rows))))
+def parts_of_rows(values: Sequence[Rows], most: int) -> Iterator[list[Picked]]:
+    """Return all rows of several values in their order, so many at a time at most.
+
+    Where some are sparse, fewer, so that these come by their columns.
+    """
+    rows = len(values[0])
+    if any(isinstance(one, SparseRows) for one in values):
+        most = min(most, _PART)
+    for start in range(0, rows, most):
+        places = slice(start, min(start + most, rows))
+        yield [
+            one.batch(torch.arange(places.start, places.stop))
+            if isinstance(one, SparseRows)
+            else one[places]
+            for one in values
+        ]
