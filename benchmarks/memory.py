@@ -201,7 +201,7 @@ _NETWORK_LEVELS = 3000
 def _measure_networks(arguments: argparse.Namespace) -> None:
     """Measure networks on tables with a category of many levels."""
     rows: list[list[str]] = []
-    for algorithm in ("hyfem", "flic"):
+    for algorithm in ("hyfem", "flic", "hetfedrep", "femam"):
         own: dict[str, float] = {}
         peaks: dict[int, int] = {}
         groups: list[Any] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from scipy.sparse import csr_array  # noqa: E402
 from torch import nn  # noqa: E402
 
+import federations  # noqa: E402
 from intarsia.algorithms.hyfem import network as nets  # noqa: E402
 from intarsia.algorithms.hyfem.extractors import Extractor  # noqa: E402
 from intarsia.algorithms.hyfem.network import Composition  # noqa: E402
@@ -26,6 +27,7 @@ from intarsia.errors import TableError  # noqa: E402
 from intarsia.maths.training.local_training import Learner, LocalTraining, initial_parameters  # noqa: E402
 from intarsia.maths.training.sparse_rows import SparseRows, in_full  # noqa: E402
 from intarsia.maths.training.vectorised import train  # noqa: E402
+from intarsia.training.registry import algorithm_named  # noqa: E402
 
 
 def block(rows=300, columns=40, *, sparse=True):
@@ -140,6 +142,63 @@ def test_sparse_rows_train_to_the_same_bits(engine):
     ):
         assert torch.equal(one.parameters["weight"], other.parameters["weight"])
         assert torch.equal(one.losses, other.losses)
+
+
+def one_hot_clients():
+    """Return four clients of a category of 60 levels and two columns of numbers."""
+    rng = np.random.default_rng(3)
+    names = (*(f"place={number:02}" for number in range(60)), "rate", "size")
+    made = {}
+    for number in range(4):
+        rows = 40 + 3 * number
+        levels = rng.integers(0, 60, rows)
+        x = np.zeros((rows, 62))
+        x[np.arange(rows), levels] = 1.0
+        x[:, 60:] = rng.normal(size=(rows, 2))
+        y = np.where(x[:, 60] + levels % 2 > 0.5, 1.0, -1.0)
+        blocks = {"places": names[:60], "numbers": names[60:]}
+        made[f"c{number}"] = Block(1000 * number + np.arange(rows), names, x, y, groups=blocks)
+    return made
+
+
+SMALL = {"hidden": 8, "latent": 4, "batch": 8, "local_epochs": 2}
+OF_ALGORITHMS = {
+    **dict.fromkeys(
+        ["fedavg-ft", "fedhenn", "fedprox", "fedrep", "hetfedrep", "ifca", "l2gd", "local"], SMALL
+    ),
+    "ditto": {**SMALL, "own_epochs": 2},
+    "femam": {**SMALL, "weight_decay": 0.0, "embedding_decay": 0.0},
+    "femam linear": {**SMALL, "embedding": "linear"},
+    "fesem": {**SMALL, "levels": ("global", 2)},
+    "flic": {**SMALL, "anchor_epochs": 1},
+    "hyfem": {"hidden": (8,), "batch": 8, "steps": 10},
+    "hyfem identity": {"hidden": (8,), "batch": 8, "steps": 10, "extractor": "identity"},
+    "pfedme": {key: SMALL[key] for key in ("hidden", "latent", "batch")},
+}
+
+
+@pytest.mark.parametrize("case", OF_ALGORITHMS)
+def test_an_algorithm_comes_to_one_model_by_sparse_and_full_rows(case):
+    algorithm = algorithm_named(case.split()[0])
+    known = {one.name for one in fields(algorithm.hyperparameters)}
+    given = {name: own for name, own in OF_ALGORITHMS[case].items() if name in known}
+    options = algorithm.hyperparameters(**given, precision="double", engine="loop")
+    full = one_hot_clients()
+    found = []
+    for blocks in (full, {n: replace(one, x=csr_array(one.x)) for n, one in full.items()}):
+        engine, server = federations.started(algorithm, options, blocks)
+        federations.train(algorithm, engine, server, 2)
+        found.append(
+            {
+                name: algorithm.model.predict(own, block)
+                for (name, own), block in zip(
+                    engine.get_states().items(), full.values(), strict=True
+                )
+            }
+        )
+    for name, scores in found[0].items():
+        assert np.ptp(scores) > 0
+        np.testing.assert_allclose(found[1][name], scores, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("sparse", [True, False])

@@ -34,7 +34,7 @@ from intarsia.core.settings import frozen
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.locks import applied, drawing_from
-from intarsia.maths.training.sparse_rows import Rows
+from intarsia.maths.training.sparse_rows import Picked, Rows, in_full, parts_of_rows
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _ROWS = 2048  # that are scored at a time
@@ -156,12 +156,12 @@ class BlockNetwork(nn.Module):
             width = units
         self.classifier = nn.ModuleList(layers)
 
-    def forward(self, values: Sequence[Tensor], factors: Tensor | None = None) -> Tensor:
+    def forward(self, values: Sequence[Picked], factors: Tensor | None = None) -> Tensor:
         """Return the classes' scores, (..., rows, outputs), of the values by slot.
 
         `factors` of what each slot gives, (..., rows, slots), come beside s.
         """
-        features = [h(x) for h, x in zip(self.extractors, values, strict=True)]
+        features = [in_full(h(x)) for h, x in zip(self.extractors, values, strict=True)]
         if factors is not None:
             features = [one * factors[..., slot, None] for slot, one in enumerate(features)]
         found = torch.cat(features, -1) * self._scale
@@ -328,13 +328,18 @@ def scores(made_of: Composition, parameters: Arrays, block: Block, device: str =
     values = values_of(made_of, block, parameters["classifier.0.bias"].dtype)
     found: list[Tensor] = []
     with torch.no_grad():
-        for start in range(0, block.shape[0], _ROWS):
-            part = [x[start : start + _ROWS].to(device) for x in values]
-            found.append(applied(module, tensors, part).cpu())
+        for part in parts_of_rows(values, _ROWS):
+            there = [_on(one, device, made_of.stacked) for one in part]
+            found.append(applied(module, tensors, there).cpu())
     if not found:
         return np.zeros((0, made_of.outputs))
     array: Array = torch.cat(found).double().numpy()
     return array
+
+
+def _on(rows: Picked, device: str, stacked: bool) -> Picked:
+    """Return rows on a device, as an extractor takes them that may take learners stacked."""
+    return rows if stacked and device == "cpu" else in_full(rows).to(device)
 
 
 def first_layer(
@@ -356,8 +361,9 @@ def first_layer(
         }
         features: list[Array] = [np.zeros((0, columns[name].shape[1]))]
         with torch.no_grad():
-            for at in range(0, len(x), _ROWS):
-                given = applied(module.extractors[slot], tensors, x[at : at + _ROWS].to(device))
+            for (part,) in parts_of_rows([x], _ROWS):
+                there = _on(part, device, made_of.extractors[slot].stacked)
+                given = in_full(applied(module.extractors[slot], tensors, there))
                 features.append(given.cpu().double().numpy())
         found[name] = columns[name] @ np.concatenate(features).T
     return found

@@ -27,7 +27,7 @@ from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear, affine
 from intarsia.maths.training.locks import applied
-from intarsia.maths.training.sparse_rows import in_full
+from intarsia.maths.training.sparse_rows import Picked, in_full, parts_of_rows
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
@@ -218,7 +218,7 @@ class Network(nn.Module):
             _add_head(self.common, made_of.latent, outputs, made_of)
         self._mixing = made_of.mixing
 
-    def scores(self, latent: Tensor) -> Tensor:
+    def scores(self, latent: Picked) -> Tensor:
         """Return the classes' scores of points of the latent space, (..., rows, outputs)."""
         if hasattr(self, "shared"):
             common = self.common.shared[0] if self._mixing else None
@@ -227,7 +227,7 @@ class Network(nn.Module):
             self.classifier, self.common.classifier if self._mixing else None, latent
         )
 
-    def _through(self, own: nn.Module, common: nn.Module | None, points: Tensor) -> Tensor:
+    def _through(self, own: nn.Module, common: nn.Module | None, points: Picked) -> Tensor:
         """Return what a layer makes of points, or the mixture of a common one and the own."""
         if common is None:
             found: Tensor = own(points)
@@ -236,7 +236,7 @@ class Network(nn.Module):
         bias = self._mixing * common.bias + (1 - self._mixing) * own.bias
         return affine(points, weight, bias)
 
-    def forward(self, x: Tensor, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Picked, drawn: Tensor | None = None) -> tuple[Picked, Tensor]:
         """Return the points that samples are taken to, (..., rows, k), and their scores.
 
         `drawn` are the numbers of dropout, in training; see `embeddings`.
@@ -319,8 +319,13 @@ def outputs_of(
     found: list[tuple[Array, Array]] = []
     with torch.no_grad():
         for some in blocks_of_rows(block):
-            both = applied(network, tensors, in_full(rows_of(some.x, kind, order)).to(device))
-            found.append(tuple(one.cpu().double().numpy() for one in both))
+            rows = rows_of(some.x, kind, order)
+            if device != "cpu" or not embeddings.is_stacked(made_of.embedding):
+                rows = in_full(rows).to(device)
+            # of no row, too, a network says how wide its outputs are
+            for (part,) in parts_of_rows([rows], len(rows)) if len(rows) else [[in_full(rows)]]:
+                both = applied(network, tensors, part)
+                found.append(tuple(in_full(one).cpu().double().numpy() for one in both))
     latent, scores = (np.concatenate(one) for one in zip(*found, strict=True))
     return latent, scores
 

@@ -159,7 +159,7 @@ def training_of(
             **embeddings.ragged(made_of.embedding),
             **({also_ragged: 1} if also_ragged else {}),
         },
-        stacked=made_of.embedding not in embeddings.IMAGES and not features,
+        stacked=embeddings.is_stacked(made_of.embedding),
     )
 
 

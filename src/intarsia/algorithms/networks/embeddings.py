@@ -29,6 +29,7 @@ from intarsia.algorithms.networks import named_modules
 from intarsia.algorithms.networks.resnet import WIDTH, Residual
 from intarsia.errors import ExperimentError, FederationError, nearest
 from intarsia.maths.training.layers import StackedLinear
+from intarsia.maths.training.sparse_rows import Picked
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 COMMON_WIDTH = ("perceptron", "convolutional")  # to a latent space of one width for all
@@ -109,7 +110,7 @@ def _named(name: str, latent: int, features: int, *, training: bool) -> nn.Modul
 class NoEmbedding(nn.Module):
     """Points of the latent space that are the features themselves."""
 
-    def forward(self, x: Tensor, drawn: Tensor | None = None) -> Tensor:
+    def forward(self, x: Picked, drawn: Tensor | None = None) -> Picked:
         """Return rows as they are."""
         return x
 
@@ -123,9 +124,14 @@ def latent_width(kind: str, features: int, latent: int) -> int:
 
 def ragged(kind: str) -> Mapping[str, int]:
     """Return the axes along which clients that train at once may differ."""
-    if kind in IMAGES or is_named(kind):
+    if not is_stacked(kind):
         return {}
     return {"x": 1, ("classifier" if kind == "linear" else "embedding.0") + ".weight": 1}
+
+
+def is_stacked(kind: str) -> bool:
+    """Return whether an embedding takes learners in front of all axes, and rows by some columns."""
+    return kind not in IMAGES and not is_named(kind)
 
 
 def numbers_of_dropout(kind: str, hidden: int) -> int:
@@ -173,7 +179,7 @@ class Perceptron(nn.Sequential):
         )
         self._dropout = _Dropout(dropout)
 
-    def forward(self, x: Tensor, drawn: Tensor | None = None) -> Tensor:
+    def forward(self, x: Picked, drawn: Tensor | None = None) -> Tensor:
         """Return the points of rows, (..., rows, latent); `drawn` (..., rows, 2 hidden)."""
         if drawn is None:
             found: Tensor = super().forward(x)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from intarsia.maths.training.sparse_rows import Picked, SparseBatch
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 EPSILON = 1e-5  # as torch has it
@@ -59,8 +60,10 @@ def _add_beside(images: Tensor, beside: Tensor | None, *, relu: bool) -> Tensor:
     return found.relu() if relu else found
 
 
-def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def affine(x: Picked, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x Wᵀ + b, (..., rows, units)."""
+    if isinstance(x, SparseBatch):
+        weight, x = weight.index_select(-1, x.columns), x.values
     if weight.dim() == 2 and bias.dim() == 1:
         return nn.functional.linear(x, weight, bias)
     # this way round the gradient of W lies as W does
@@ -73,7 +76,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class StackedLinear(nn.Linear):
     """x Wᵀ + b with W (..., units, features) and b (..., units); drawn as torch's own layer is."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Picked) -> Tensor:
         """Return (..., rows, units) for rows (..., rows, features)."""
         return affine(x, self.weight, self.bias)
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.locks import drawing_from
 from intarsia.maths.training.optimisers import SGD, Adam, Moving, OptimiserState, optimiser_over
-from intarsia.maths.training.sparse_rows import Rows
+from intarsia.maths.training.sparse_rows import Rows, SparseRows
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _BLOCK = 8  # steps whose numbers are drawn at once; another number gives other streams
@@ -97,7 +97,8 @@ class LocalTraining:
 
     Where `stacked` is set, model and loss also take learners in front of all axes (parameters,
     rows, noise and weights (learners, ...); what is one for all as it is) and give (learners, rows)
-    and (learners,): a plain call then serves all, in a fraction of the time of torch.vmap.
+    and (learners,): a plain call then serves all, in a fraction of the time of torch.vmap. Rows of
+    one learner that are stored sparse then come as a `SparseBatch`, which linear layers take.
 
     `train`, `decay` and `proximal` name parameters by patterns such as "embedding.*"; the first
     that fits counts. Decay is added to the gradient, as torch.optim does it.
@@ -339,11 +340,17 @@ def _batches(training: LocalTraining, learner: Learner) -> Iterator[Batch]:
         picked = torch.from_numpy(places[places >= 0]).to(like.device)
         drawn = {name: part[: len(picked)].to(like.device) for name, part in noise.step().items()}
         yield {
-            **{name: values[picked] for name, values in learner.rows.items()},
+            **{name: _picked(training, values, picked) for name, values in learner.rows.items()},
             **drawn,
             **learner.constants,
             "weight": torch.ones(len(picked), dtype=like.dtype, device=like.device),
         }
+
+
+def _picked(training: LocalTraining, rows: Rows, picked: Tensor) -> Any:
+    """Return rows as the training's model takes them."""
+    sparse = training.stacked and isinstance(rows, SparseRows)
+    return rows.batch(picked) if sparse else rows[picked]
 
 
 def check_learner(training: LocalTraining, learner: Learner) -> None:
