@@ -548,7 +548,8 @@ def join(
     folder
         The output folder of the run.
     table
-        The new client's table: the path of a file, a DataFrame, or a pair (x, y).
+        The new client's table: the path of a file, a DataFrame, or a pair (x, y); or a table of a
+        database, as `intarsia init` takes it.
     name
         The new client's; None: the file's name without its ending, or "new".
     id, label

@@ -303,6 +303,41 @@ def test_init_finds_the_tables_of_a_server_and_sends_no_password_into_the_file(
     assert PASSWORD not in f"{found.url}"
 
 
+def test_a_run_is_trained_and_predicted_on_tables_of_a_server(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server.admin() as connection:
+        connection.execute(
+            "create schema loans; grant usage on schema loans to reader; create table loans.old as "
+            "select n as customer, n * 37 % 101 as income, n * 37 % 101 > 50 as late "
+            "from generate_series(1, 90) as n; grant select on loans.old to reader"
+        )
+    try:
+        [found] = sources_named([f"{server.url()}#loans.old"])
+        experiment = tmp_path / "mine.toml"
+        experiment.write_text(
+            'algorithm = { name = "hyfdca", loss = "logistic" }\n[[client]]\nname = "bank"\n'
+            f'url = "{found.url}"\nquery = \'{found.query}\'\nid = "customer"\nlabel = "late"\n'
+        )
+        intarsia.run(experiment, out=tmp_path / "run", yardsticks=False)
+        monkeypatch.setenv("LOANS_URL", server.url().replace("$BANK_PASSWORD", quote(PASSWORD, "")))
+        for named in (f"{server.url()}#loans.old", "$LOANS_URL#loans.old"):
+            found_again = intarsia.predict(tmp_path / "run", named)
+            assert list(found_again.ids) == list(range(1, 91))
+            assert found_again.score is not None
+            assert found_again.score.accuracy > 0.9
+            assert PASSWORD not in f"{found_again.notes}"
+        told = "is the table of 'bank' in this run"
+        assert told in intarsia.predict(tmp_path / "run", f"{server.url()}#loans.old").notes[0]
+        new = f"{server.url()}#select income, customer + 100 as customer from loans.old limit 5"
+        assert len(intarsia.predict(tmp_path / "run", new).scores) == 5
+        with pytest.raises(TableError, match=r"^localhost:\d+/bank: the query .* no such column"):
+            intarsia.predict(tmp_path / "run", f"{server.url()}#select incme from loans.old")
+    finally:
+        with server.admin() as connection:
+            connection.execute("drop schema loans cascade")
+
+
 _OTHERS = """
 create schema main; create schema reader; create schema bank; create schema "Größe.x";
 create table main.a as select 1 as id; create table reader.people as select 1 as id;

@@ -197,3 +197,26 @@ def test_duckdb_names_are_quoted_where_they_need_it(here):
     for name in ("shop.a", "public.b", "qualify", "semi", "%s"):
         [found] = sources_named([f"shop.duckdb#{name}"])
         assert columns_of(found).num_rows == 1
+
+
+def test_a_whole_url_may_be_in_an_environment_variable(here, monkeypatch, capfd):
+    customers(here / "bank.db")
+    monkeypatch.setenv("LOANS_URL", f"sqlite:///{here / 'bank.db'}")
+    for named in ("$LOANS_URL", "${LOANS_URL}#customers", "$LOANS_URL#select * from customers"):
+        [found] = sources_named([named])
+        assert (found.name, found.path) == ("LOANS_URL", None)
+        assert columns_of(found).num_rows == 300
+    assert main(["init", "$LOANS_URL#customers"]) == 0
+    [client] = tomllib.loads(Path("mine.toml").read_text())["client"]
+    assert client["url"] == "$LOANS_URL"
+    assert main(["inspect", "mine.toml"]) == 0
+    said(capfd)
+    monkeypatch.setenv("LOANS_URL", "postgresql://reader:p@secret/1@host/loans")
+    assert "secret" not in refusal("$LOANS_URL#customers")
+    monkeypatch.setenv("LOANS_URL", "reader:secret")
+    assert "$LOANS_URL: url is '$LOANS_URL', which is not" in refusal("$LOANS_URL#customers")
+    monkeypatch.delenv("LOANS_URL")
+    assert "names the environment variable LOANS_URL" in refusal("$LOANS_URL#customers")
+    Path("$LOANS_URL").write_text("a,b\n1,2\n")
+    [found] = sources_named(["$LOANS_URL"])
+    assert found.path == str(here / "$LOANS_URL")

@@ -148,7 +148,9 @@ def _check_no_password(written: str, url: URL, source: Source) -> None:
         )
 
 
-def _from_postgresql(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
+def _from_postgresql(
+    url: URL, query: str, source: Source, folder: Path | None, rows: bool
+) -> pa.Table:
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise source.error(
             f"url names the driver {url.drivername!r}, whose TLS is not checked here",
@@ -180,30 +182,39 @@ def _from_postgresql(url: URL, query: str, source: Source, folder: Path | None) 
                         )
                     yield cursor
 
-            return _table(asked, folder)
+            return _table(asked, folder, rows)
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         raise _sentence(getattr(error, "orig", None) or error, source) from None
     finally:
         engine.dispose()
 
 
-def _table(asked: Callable[[], AbstractContextManager[Any]], folder: Path | None) -> pa.Table:
+def _table(
+    asked: Callable[[], AbstractContextManager[Any]], folder: Path | None, rows: bool
+) -> pa.Table:
     """Return the rows of a query, which `asked` begins, of the types that all of them have.
 
     Where rows further down are of another type than those before them, the query is asked again.
+    Without `rows` the names of its columns alone are.
     """
     schema: pa.Schema | None = None
     while True:
         with asked() as cursor:
             names = [one[0] for one in cursor.description]
+            if not rows:
+                return _without_rows(names)
             some = partial(cursor.fetchmany, max(1, _BATCH // len(names)))
             first = some()
             own = _batch(names, first).schema if schema is None else schema
             try:
-                rows = chain([first], iter(some, []))
-                return gathered(own, (_batch(names, one, own) for one in rows), folder)
+                every = chain([first], iter(some, []))
+                return gathered(own, (_batch(names, one, own) for one in every), folder)
             except _OtherTypesError as others:
                 schema = others.schema
+
+
+def _without_rows(names: Sequence[str]) -> pa.Table:
+    return pa.Table.from_arrays([pa.nulls(0)] * len(names), names=names)
 
 
 class _OtherTypesError(Exception):
@@ -333,6 +344,11 @@ def _database_url(source: Source) -> URL:
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
     _check_no_password(written, url, source)
+    _, _, behind = os.path.expandvars(written).partition("://")[2].partition(":")[2].partition("@")
+    if "://" not in written and "@" in behind and not _in_a_file(url):
+        raise source.error(  # else a part of the password would be taken for the host, and told
+            "url has an @ in its password", "write it as %40, and / as %2F, ? as %3F and # as %23"
+        )
     other = [name for name in _named(written) if not _OF_DATABASES.fullmatch(name)]
     if other and "://" in written and not _in_a_file(url):
         raise source.error(
@@ -364,6 +380,12 @@ def query_columns(source: Source, folder: Path | None = None) -> pa.Table:
             "a client needs at least one row: check its conditions",
         )
     return found
+
+
+def query_names(source: Source) -> list[str]:
+    """Return the names of the columns that the query of a source selects."""
+    found = _rows(source, source.query or "", None, rows=False)
+    return list(found.column_names)
 
 
 def table_queries(source: Source) -> dict[str, str]:
@@ -401,8 +423,8 @@ _TABLES = {
 }
 
 
-def _rows(source: Source, query: str, folder: Path | None) -> pa.Table:
-    """Return the rows of a query to a source's database."""
+def _rows(source: Source, query: str, folder: Path | None, *, rows: bool = True) -> pa.Table:
+    """Return the rows of a query to a source's database; without `rows` its columns alone."""
     url = _database_url(source)
     place = url.database
     if _in_a_file(url) and not (place and Path(place).is_file()):
@@ -420,7 +442,7 @@ def _rows(source: Source, query: str, folder: Path | None) -> pa.Table:
             "write the table to a Parquet or CSV file, and set path in place of url and query",
             "write the table to a Parquet or CSV file, and name that",
         )
-    return run(url, query, source, folder)
+    return run(url, query, source, folder, rows)
 
 
 def relative_url(url: str, folder: Path) -> str:
@@ -444,7 +466,7 @@ def values_size(source: Source) -> float:
 _UNPACKED = 4  # times the size of a file of DuckDB, which packs columns
 
 
-def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
+def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None, rows: bool) -> pa.Table:
     try:
         import duckdb
     except ImportError as error:
@@ -459,6 +481,8 @@ def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None) -> p
             if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
                 raise _no_select(source)
             found = connection.sql(query)
+            if not rows:
+                return _without_rows(found.columns)
             # as it is called now, and in older versions
             reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
             batches = reader(max(1, _BATCH // len(found.columns)))
@@ -467,7 +491,7 @@ def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None) -> p
         raise _refused(error, source) from error
 
 
-def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
+def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None, rows: bool) -> pa.Table:
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise source.error(
             f"url names the driver {url.drivername!r}, which is not Python's own",
@@ -484,7 +508,7 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None) -> p
                     raise _no_select(source)
                 return closing(cursor)
 
-            return _table(asked, folder)
+            return _table(asked, folder, rows)
     except (sqlite3.Error, sqlite3.Warning) as error:
         refused = "not authorized" in str(error) or "one statement" in str(error)
         raise (_no_select(source) if refused else _refused(error, source)) from error
