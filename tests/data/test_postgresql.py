@@ -110,6 +110,41 @@ def test_a_type_that_is_no_feature_is_refused(server: Server, query: str, told: 
     assert told in refusal(bank(server.url(), query))
 
 
+DAYS = "(values (1, '2020-01-02'::{0}), (2, '{1}'), (3, '1969-12-31')) as t(n, v)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "day"),
+    [
+        ("date", "infinity"),
+        ("timestamp", "-infinity"),
+        ("timestamptz", "infinity"),
+        ("date", "4000-01-01 BC"),
+        ("timestamp", "12020-01-01"),
+        ("interval", "150000000 years"),
+        ("time", "24:00"),
+    ],
+)
+def test_days_that_python_has_not_are_read_with_the_others(
+    server: Server, kind: str, day: str
+) -> None:
+    good = "'01:00'" if kind in ("interval", "time") else "'1969-12-31'"
+    days = DAYS.format(kind, day).replace("'2020-01-02'", good).replace("'1969-12-31'", good)
+    found = columns_of(bank(server.url(), f"select * from {days}"))
+    assert found.num_rows == 3
+    assert day in found.column("v").to_pylist()[1] or "years" in day or "24:00" in day
+    known = bank(server.url(), f"select n, v from {days} where n <> 2", exclude=("v",))
+    assert_array_equal(read(replace(known, query=f"select * from {days}")).values, [[1], [2], [3]])
+
+
+def test_an_infinite_day_of_a_server_is_refused_or_missing(server: Server) -> None:
+    query = f"select * from {DAYS.format('date', 'infinity')}"
+    source = bank(server.url(), query, dates="days", features=("v",))
+    assert "column 'v' has 'infinity' in row 2, which is no day; replace it" in refusal(source)
+    found = read(replace(source, missing=("infinity",)))
+    assert_array_equal(found.values, [[18263], [NAN], [-1]])
+
+
 @pytest.mark.parametrize(
     ("query", "told"),
     [

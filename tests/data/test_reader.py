@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import tomllib
 import tracemalloc
 import uuid
 from contextlib import closing
@@ -30,6 +31,7 @@ from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array, random_array, save_npz
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
+from intarsia.cli.main import main
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.data import column_roles, reader
@@ -453,6 +455,56 @@ def test_a_database_file_that_was_cut_or_is_none_says_what_to_do(tmp_path: Path,
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     with pytest.raises(TableError, match="put back a copy"):
         read(source)
+
+
+@pytest.mark.parametrize(
+    "kind", ["date", "timestamp", "timestamptz", "timestamp_s", "timestamp_ns"]
+)
+def test_an_infinite_day_is_refused_and_is_not_its_largest_number(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "t.duckdb"
+    with duckdb.connect(str(path)) as database:
+        days = ["2020-01-02", "infinity", "-infinity", "1969-12-31"]
+        database.execute(f"create table t as select unnest({days})::{kind} as v")
+    source = Source(name="bank", url=f"duckdb:///{path}", query="select * from t", dates="days")
+    with pytest.raises(TableError, match=r"column 'v' has 'infinity' in row 2, which is no day"):
+        read(source)
+    marked = replace(source, missing=("infinity",))
+    with pytest.raises(TableError, match=r"has '-infinity' in row 3, .* add \"-infinity\" to miss"):
+        read(marked)
+    marked = replace(source, missing=("infinity", "-infinity"))
+    assert_array_equal(read(marked).values, [[18263], [np.nan], [np.nan], [-1]])
+    finite = replace(source, query="select * from t where isfinite(v)")
+    assert_array_equal(read(finite).values, [[18263], [-1]])
+
+
+@pytest.mark.parametrize("rows", [9, 900])
+def test_columns_that_are_no_features_of_a_database_are_looked_at_and_left_out(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    odd = {
+        "wait": "to_days(range::int)",
+        "hour": "time '10:00' + to_minutes(range % 60)",
+        "codes": "[range, 2]",
+        "fields": "{'a': range}",
+        "raw": "'ab'::blob",
+        "none": "null",
+        "until": "if(range % 2 = 0, 'infinity'::date, date '2020-01-01' + range::int)",
+    }
+    monkeypatch.chdir(tmp_path)
+    with duckdb.connect("t.duckdb") as database:
+        columns = ", ".join(f"{value} as {name}" for name, value in odd.items())
+        database.execute(
+            f'create table t as select range as customer, range % 5 / 4 as "Größe in cm", '
+            f"(['a', 'b'])[range % 2 + 1]::enum('a', 'b') as kind, range % 5 > 2 as late, "
+            f"{columns} from range({rows})"
+        )
+    assert main(["init", "t.duckdb", "--label", "late"]) == 0
+    [client] = tomllib.loads(Path("mine.toml").read_text())["client"]
+    assert sorted(client["exclude"]) == sorted(odd)
+    assert main(["inspect", "mine.toml"]) == 0
+    assert " 3 " in capfd.readouterr().out  # the numbers, and a column for each of two levels
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

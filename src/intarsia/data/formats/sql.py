@@ -182,15 +182,50 @@ def _from_postgresql(
                         )
                     yield cursor
 
-            return _table(asked, folder, rows)
+            try:
+                return _table(asked, folder, rows)
+            except engine.dialect.loaded_dbapi.DataError as error:
+                if error.sqlstate is not None:  # the server's, and not of a value that it sent
+                    raise
+                _load_all_days(connection)
+                return _table(asked, folder, rows)
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         raise _sentence(getattr(error, "orig", None) or error, source) from None
     finally:
         engine.dispose()
 
 
+def _load_all_days(connection: Any) -> None:
+    """Let a connection give a day or time that Python has not, such as infinity, as a text.
+
+    The loaders take four times as long as the usual ones.
+    """
+    from psycopg import DataError
+    from psycopg.types import datetime
+
+    def with_texts(usual: type[Any]) -> type[Any]:
+        class Loader(usual):  # type: ignore[misc]
+            def load(self, data: Any) -> Any:
+                try:
+                    return super().load(data)
+                except DataError:
+                    return bytes(data).decode()
+
+        return Loader
+
+    for name, usual in {
+        "date": datetime.DateLoader,
+        "interval": datetime.IntervalLoader,
+        "time": datetime.TimeLoader,
+        "timestamp": datetime.TimestampLoader,
+        "timestamptz": datetime.TimestamptzLoader,
+        "timetz": datetime.TimetzLoader,
+    }.items():
+        connection.adapters.register_loader(name, with_texts(usual))
+
+
 def _table(
-    asked: Callable[[], AbstractContextManager[Any]], folder: Path | None, rows: bool
+    asked: Callable[[], AbstractContextManager[Any]], folder: Path | None, rows: bool = True
 ) -> pa.Table:
     """Return the rows of a query, which `asked` begins, of the types that all of them have.
 
