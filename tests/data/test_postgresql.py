@@ -293,6 +293,14 @@ def test_a_whole_url_may_come_from_the_environment(
     check_people(read(source))
 
 
+def test_the_kind_of_a_server_may_be_called_postgres_and_a_socket_without_a_server_is_told(
+    server: Server,
+) -> None:
+    url = server.url().replace("postgresql:", "postgres:")
+    check_people(read(bank(url, id="id", label="y")))
+    assert "no server listens at this socket" in refusal(bank("postgresql:///bank?host=/nowhere"))
+
+
 def test_no_file_of_a_run_and_no_log_has_the_password(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -507,6 +507,19 @@ def test_columns_that_are_no_features_of_a_database_are_looked_at_and_left_out(
     assert " 3 " in capfd.readouterr().out  # the numbers, and a column for each of two levels
 
 
+def test_a_column_of_sqlite_that_is_not_utf_8_does_not_keep_the_others_from_being_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("create table t as select 1 as a, 'K\u00f6ln' as town union all "
+                         "select 2, cast(x'4bf66c6e' as text)")  # fmt: skip
+    source = Source(name="bank", url=f"sqlite:///{path}", query="select * from t")
+    with pytest.raises(TableError, match=r"column 'town' has bytes .* save the column as text in"):
+        read(source)
+    assert_array_equal(read(replace(source, exclude=("town",))).values, [[1], [2]])
+
+
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SECRET", raising=False)
     source = Source(name="bank", url="postgresql://me:$SECRET@here/bank", query="select 1")

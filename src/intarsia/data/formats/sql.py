@@ -19,6 +19,7 @@ import math
 import os
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
@@ -47,6 +48,8 @@ _NO_FILE = {
     "malformed": "the file is damaged: put back a copy",
     "not a database": "the file is another one, or damaged: correct url, or put back a copy",
     "not a valid DuckDB": "the file is another one, or damaged: correct url, or put back a copy",
+    "external extensions": "the file is another database's, such as one of SQLite's, or the query "
+    "calls a function of an extension, which is not loaded: correct url or query",
     "enough bytes": "the file was cut: put back a copy",
     "unable to open": "let this user read the file, and write into its folder where a file that "
     "ends in -wal lies beside it",
@@ -98,6 +101,7 @@ _NO_CONNECTION = {
     "no pg_hba.conf entry": "the server lets this user in neither from here nor this way: ask its "
     "administrator",
     "does not exist": "correct the names of database and user in url",
+    "on socket": "no server listens at this socket: name its host in url, or start it",
     "Connection refused": "no server listens there: start it, or correct host and port in url",
     "the database system is": "it starts or stops just now: try again in a minute",
     "too many": "all connections that it grants are in use: try again, or have more granted",
@@ -378,6 +382,8 @@ def _database_url(source: Source) -> URL:
             'write e.g. "sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or '
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
+    if url.drivername == "postgres":  # as others call it, too
+        url = url.set(drivername="postgresql")
     _check_no_password(written, url, source)
     _, _, behind = os.path.expandvars(written).partition("://")[2].partition(":")[2].partition("@")
     if "://" not in written and "@" in behind and not _in_a_file(url):
@@ -426,17 +432,25 @@ def query_names(source: Source) -> list[str]:
 def table_queries(source: Source) -> dict[str, str]:
     """Return the query of all rows of each table and view of a source's database, by its name.
 
-    The name has the schema before it, unless that is the usual one.
+    The name has the schema before it, unless that is the usual one. Of several that would be the
+    same, such as of `"x"."y"` and `"x.y"`, each is quoted.
     """
     kind = _database_url(source).get_backend_name()
     found = _rows(source, _TABLES.get(kind, ""), None).to_pylist()
+    paths = [[part for part in (one["place"], one["name"]) if part] for one in found]
+    plain = Counter(map(".".join, paths))
     queries = {}
-    for one in found:
-        place = [one["place"]] if one["place"] else []
-        path = [one["whole"]] * bool(one["whole"]) + place + [one["name"]]
-        quoted = ('"' + part.replace('"', '""') + '"' for part in path)
-        queries[".".join([*place, one["name"]])] = f"select * from {'.'.join(quoted)}"
+    for one, path in zip(found, paths, strict=True):
+        name = ".".join(path)
+        whole = [one["whole"]] * bool(one["whole"])
+        queries[name if plain[name] == 1 else _quoted(path)] = (
+            f"select * from {_quoted([*whole, *path])}"
+        )
     return queries
+
+
+def _quoted(path: Sequence[str]) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in path)
 
 
 # the tables that a query may name: the schema of each ("": the usual one), and the database's name
@@ -444,8 +458,9 @@ def table_queries(source: Source) -> dict[str, str]:
 _TABLES = {
     "sqlite": "select '' as whole, '' as place, name from sqlite_master "
     "where type in ('table', 'view') and substr(name, 1, 7) <> 'sqlite_' order by name",
-    "duckdb": "select case when table_schema = table_catalog then table_catalog else '' end "
-    "as whole, case when table_schema = 'main' then '' else table_schema end as place, "
+    "duckdb": "select case when lower(table_schema) in (lower(table_catalog), 'system', 'temp') "
+    "then table_catalog else '' end as whole, "
+    "case when table_schema = 'main' then '' else table_schema end as place, "
     "table_name as name from information_schema.tables "
     "where table_schema <> 'information_schema' order by place, name",
     # materialised views, too, which the standard's list of tables lacks
@@ -464,7 +479,7 @@ def _rows(source: Source, query: str, folder: Path | None, *, rows: bool = True)
     place = url.database
     if _in_a_file(url) and not (place and Path(place).is_file()):
         raise source.error(
-            f"there is no database file {place!r}",
+            f"there is no database file {place or ''!r}",
             "correct url (its file is relative to the experiment file)",
             "correct its name",
         )
@@ -543,10 +558,24 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None, rows
                     raise _no_select(source)
                 return closing(cursor)
 
-            return _table(asked, folder, rows)
+            try:
+                return _table(asked, folder, rows)
+            except sqlite3.OperationalError as error:
+                if "Could not decode" not in str(error):
+                    raise
+                connection.text_factory = _text_or_bytes  # slower than the usual one
+                return _table(asked, folder, rows)
     except (sqlite3.Error, sqlite3.Warning) as error:
         refused = "not authorized" in str(error) or "one statement" in str(error)
         raise (_no_select(source) if refused else _refused(error, source)) from error
+
+
+def _text_or_bytes(written: bytes) -> str | bytes:
+    """Return what SQLite takes for a text, as bytes where it is not UTF-8."""
+    try:
+        return written.decode()
+    except UnicodeDecodeError:
+        return written
 
 
 def _allow_reading(action: int, *_: str | None) -> int:
