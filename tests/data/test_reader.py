@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import hashlib
 import re
@@ -505,6 +506,64 @@ def test_columns_that_are_no_features_of_a_database_are_looked_at_and_left_out(
     assert sorted(client["exclude"]) == sorted(odd)
     assert main(["inspect", "mine.toml"]) == 0
     assert " 3 " in capfd.readouterr().out  # the numbers, and a column for each of two levels
+
+
+READ_ONLY = """
+import sys
+from intarsia.data.reader import read
+from intarsia.data.source import Source
+from intarsia.errors import TableError
+try:
+    open(sys.argv[1] + "-other", "w")
+except OSError:
+    pass
+else:
+    sys.exit("may write")
+try:
+    found = read(Source(name="a", url="sqlite:///" + sys.argv[1], query="select * from t"))
+    print(len(found.values))
+except TableError as problem:
+    print(problem)
+"""
+
+
+def _may_override_no_mode() -> None:
+    """Take from a process of root what lets it write where modes forbid it (Linux)."""
+    for capability in (1, 2):  # DAC_OVERRIDE, DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="root gives up what Linux has")
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "open"])
+def test_sqlite_with_a_log_is_read_in_a_folder_that_is_only_read(
+    tmp_path: Path, closed: bool
+) -> None:
+    path = tmp_path / "data" / "t.db"
+    path.parent.mkdir()
+    database = sqlite3.connect(path)
+    database.execute("pragma journal_mode = wal")
+    database.execute("create table t as select 1 as a union all select 2")
+    database.commit()
+    if closed:
+        database.close()
+    for one in path.parent.iterdir():
+        one.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, path],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=_may_override_no_mode,  # it starts no thread
+        )
+    finally:
+        path.parent.chmod(0o755)
+        database.close()
+    if "may write" in done.stderr:
+        pytest.skip("modes of files do not hold for this user")
+    told = done.stdout.strip()
+    assert told == "2" or (not closed and "let this user write into its folder" in told)
 
 
 def test_a_column_of_sqlite_that_is_not_utf_8_does_not_keep_the_others_from_being_read(

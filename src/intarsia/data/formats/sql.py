@@ -43,8 +43,9 @@ from intarsia.errors import TableError, first_line, listed, shortened
 _NO_FILE = {
     "locked": "another program writes to it: try again when that is done, or read a copy",
     "set lock on file": "another program has it open to write: close it there, or read a copy",
-    "readonly database": "a program was stopped while it wrote to it: open it once with one that "
-    "may write, which takes back what was half written",
+    "readonly database": "a program was stopped while it wrote to it, or has it open: open it once "
+    "with one that may write, which takes back what was half written, or let this user write into "
+    "its folder",
     "malformed": "the file is damaged: put back a copy",
     "not a database": "the file is another one, or damaged: correct url, or put back a copy",
     "not a valid DuckDB": "the file is another one, or damaged: correct url, or put back a copy",
@@ -547,9 +548,11 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None, rows
             f"url names the driver {url.drivername!r}, which is not Python's own",
             'write "sqlite:///..."',
         )
-    place = Path(str(url.database)).resolve().as_uri()
+    file = Path(str(url.database)).resolve()
+    before = file.stat() if _in_no_hands(file) else None
+    how = "mode=ro" if before is None else "immutable=1"
     try:
-        with closing(sqlite3.connect(f"{place}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{file.as_uri()}?{how}", uri=True)) as connection:
             connection.set_authorizer(_allow_reading)
 
             def asked() -> AbstractContextManager[Any]:
@@ -559,15 +562,32 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None, rows
                 return closing(cursor)
 
             try:
-                return _table(asked, folder, rows)
+                found = _table(asked, folder, rows)
             except sqlite3.OperationalError as error:
                 if "Could not decode" not in str(error):
                     raise
                 connection.text_factory = _text_or_bytes  # slower than the usual one
-                return _table(asked, folder, rows)
+                found = _table(asked, folder, rows)
     except (sqlite3.Error, sqlite3.Warning) as error:
         refused = "not authorized" in str(error) or "one statement" in str(error)
         raise (_no_select(source) if refused else _refused(error, source)) from error
+    if before is not None and file.stat().st_mtime_ns != before.st_mtime_ns:
+        raise source.error("the file was changed while it was read", "try again")
+    return found
+
+
+def _in_no_hands(file: Path) -> bool:
+    """Return whether SQLite could not read a file, for want of one that it would write beside it.
+
+    So it is with a write-ahead log in a folder that this user may only read. Where no program has
+    the file open, or left a log, the file is whole without one.
+    """
+    beside = (file.with_name(f"{file.name}-{end}") for end in ("wal", "journal"))
+    if os.access(file.parent, os.W_OK) or any(one.exists() for one in beside):
+        return False
+    with suppress(OSError), file.open("rb") as opened:
+        return opened.read(20)[18:] == b"\2\2"  # read and written with such a log
+    return False
 
 
 def _text_or_bytes(written: bytes) -> str | bytes:
