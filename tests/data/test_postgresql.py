@@ -27,6 +27,7 @@ from intarsia.data.source import Source
 from intarsia.errors import TableError
 from intarsia.inspection.named_tables import sources_named
 from postgresql_server import PASSWORD, PROGRAMS, Server, running
+from stopped_query import check_stopped
 
 NAN = np.nan
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -178,6 +179,12 @@ def test_a_query_that_fails_or_writes_is_refused(
     assert told in refusal(bank(server.url(), query))
     assert server.people() == 4
     assert not caplog.records  # as a library's of a connection that was lost
+
+
+def test_ctrl_c_ends_a_query_that_takes_long(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_stopped(bank(server.url(), "select pg_sleep(30)::text as x"), monkeypatch)
 
 
 def test_a_table_that_is_locked_says_to_try_again(server: Server) -> None:

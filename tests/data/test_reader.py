@@ -47,6 +47,7 @@ from intarsia.data.source import Source
 from intarsia.data.table import Hashes, Table, split
 from intarsia.errors import FederationError, TableError
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms
+from stopped_query import check_stopped
 
 HOSPITALS = Path(__file__).parents[2] / "examples" / "data" / "heart"
 NAN = np.nan
@@ -506,6 +507,20 @@ def test_columns_that_are_no_features_of_a_database_are_looked_at_and_left_out(
     assert sorted(client["exclude"]) == sorted(odd)
     assert main(["inspect", "mine.toml"]) == 0
     assert " 3 " in capfd.readouterr().out  # the numbers, and a column for each of two levels
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_ctrl_c_ends_a_query_that_takes_long(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_long(str(tmp_path / "t.db"), kind)
+    few = 8 if kind == "sqlite" else 60  # ten seconds or more, if nothing ends it
+    query = (
+        "select sum(a.a * 1e0 * b.a * c.a * d.a) as s from t as a, t as b, "
+        f"(select * from t limit {few}) as c, (select * from t limit {few}) as d"
+    )
+    source = Source(name="bank", url=f"{kind}:///{tmp_path}/t.db", query=query)
+    check_stopped(source, monkeypatch)
 
 
 READ_ONLY = """

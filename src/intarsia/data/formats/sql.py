@@ -34,6 +34,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from intarsia.core.settings import absolute_path
+from intarsia.core.side_by_side import interruptible
 from intarsia.data.column import as_text, column_of
 from intarsia.data.formats.pieces import gathered
 from intarsia.data.source import Source
@@ -58,6 +59,7 @@ _NO_FILE = {
 
 _Row = tuple[Any, ...]
 _BATCH = 2**18  # values that are read at once
+_TO_CANCEL = 5.0  # seconds that a server has to hear that a query is to end
 
 _FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
 _SECRET = re.compile(r"pass(?!file)|pwd|secret|token|credential", re.IGNORECASE)  # in their names
@@ -187,13 +189,16 @@ def _from_postgresql(
                         )
                     yield cursor
 
-            try:
-                return _table(asked, folder, rows)
-            except engine.dialect.loaded_dbapi.DataError as error:
-                if error.sqlstate is not None:  # the server's, and not of a value that it sent
-                    raise
-                _load_all_days(connection)
-                return _table(asked, folder, rows)
+            def found() -> pa.Table:
+                try:
+                    return _table(asked, folder, rows)
+                except engine.dialect.loaded_dbapi.DataError as error:
+                    if error.sqlstate is not None:  # the server's, and not of a value that it sent
+                        raise
+                    _load_all_days(connection)
+                    return _table(asked, folder, rows)
+
+            return interruptible(found, partial(connection.cancel_safe, timeout=_TO_CANCEL))
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         raise _sentence(getattr(error, "orig", None) or error, source) from None
     finally:
@@ -531,13 +536,17 @@ def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None, rows
             statements = connection.extract_statements(query)
             if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
                 raise _no_select(source)
-            found = connection.sql(query)
+            asked = connection.sql(query)
             if not rows:
-                return _without_rows(found.columns)
+                return _without_rows(asked.columns)
             # as it is called now, and in older versions
-            reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
-            batches = reader(max(1, _BATCH // len(found.columns)))
-            return gathered(batches.schema, batches, folder)
+            reader = getattr(asked, "to_arrow_reader", None) or asked.fetch_arrow_reader
+
+            def found() -> pa.Table:
+                batches = reader(max(1, _BATCH // len(asked.columns)))
+                return gathered(batches.schema, batches, folder)
+
+            return interruptible(found, connection.interrupt)
     except (duckdb.Error, OSError) as error:  # Arrow passes errors among the rows on as the latter
         raise _refused(error, source) from error
 
@@ -552,7 +561,8 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None, rows
     before = file.stat() if _in_no_hands(file) else None
     how = "mode=ro" if before is None else "immutable=1"
     try:
-        with closing(sqlite3.connect(f"{file.as_uri()}?{how}", uri=True)) as connection:
+        opened = sqlite3.connect(f"{file.as_uri()}?{how}", uri=True, check_same_thread=False)
+        with closing(opened) as connection:
             connection.set_authorizer(_allow_reading)
 
             def asked() -> AbstractContextManager[Any]:
@@ -561,13 +571,16 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None, rows
                     raise _no_select(source)
                 return closing(cursor)
 
-            try:
-                found = _table(asked, folder, rows)
-            except sqlite3.OperationalError as error:
-                if "Could not decode" not in str(error):
-                    raise
-                connection.text_factory = _text_or_bytes  # slower than the usual one
-                found = _table(asked, folder, rows)
+            def read() -> pa.Table:
+                try:
+                    return _table(asked, folder, rows)
+                except sqlite3.OperationalError as error:
+                    if "Could not decode" not in str(error):
+                        raise
+                    connection.text_factory = _text_or_bytes  # slower than the usual one
+                    return _table(asked, folder, rows)
+
+            found = interruptible(read, connection.interrupt)
     except (sqlite3.Error, sqlite3.Warning) as error:
         refused = "not authorized" in str(error) or "one statement" in str(error)
         raise (_no_select(source) if refused else _refused(error, source)) from error
