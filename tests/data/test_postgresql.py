@@ -22,7 +22,7 @@ pytest.importorskip("psycopg", reason="psycopg is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 import intarsia
-from intarsia.data.reader import columns_of, located, read
+from intarsia.data.reader import columns_of, located, read, relative_url
 from intarsia.data.source import Source
 from intarsia.errors import TableError
 from intarsia.inspection.named_tables import sources_named
@@ -351,6 +351,13 @@ def test_init_finds_the_tables_of_a_server_and_sends_no_password_into_the_file(
     check_people(read(replace(found, **columns)))
     assert found.query == 'select * from "people"'
     assert PASSWORD not in f"{found.url}"
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "ca.pem").write_bytes((server.folder / "authority.pem").read_bytes())
+    [found] = sources_named([f"{server.url(sslrootcert='keys/ca.pem')}#people"])
+    assert f"sslrootcert={tmp_path}/keys/ca.pem" in (found.url or "")
+    url = relative_url(found, tmp_path / "files")
+    assert url == server.url(sslrootcert="../keys/ca.pem")
+    check_people(read(replace(located(replace(found, url=url), tmp_path / "files"), **columns)))
 
 
 def test_a_run_is_trained_and_predicted_on_tables_of_a_server(

@@ -127,15 +127,15 @@ _NO_ROWS = {
 }
 
 
-def _locate_files(url: str, folder: Path) -> str:
-    """Return a url whose parameters that name a file are absolute from a folder."""
+def _with_files(url: str, placed: Callable[[str], str]) -> str:
+    """Return a url with other names of the files that its parameters name."""
     start, mark, rest = url.partition("?")
     if not mark:
         return url
     given = parse_qsl(rest, keep_blank_values=True)
     for at, (key, value) in enumerate(given):
         if key in _FILES and value not in ("", "system") and not value.startswith("$"):
-            given[at] = key, absolute_path(value, folder)
+            given[at] = key, placed(value)
     return f"{start}?{urlencode(given, safe='/$:{}', quote_via=quote)}"
 
 
@@ -343,7 +343,7 @@ def absolute_url(source: Source, folder: Path) -> str | None:
         return source.url
     url = _database_url(source)
     if url.get_backend_name() == "postgresql":
-        return _locate_files(written, folder)
+        return _with_files(written, lambda file: absolute_path(file, folder))
     place = url.database
     if not _in_a_file(url) or place in (None, "", ":memory:"):
         return source.url
@@ -502,10 +502,17 @@ def _rows(source: Source, query: str, folder: Path | None, *, rows: bool = True)
 
 
 def relative_url(url: str, folder: Path) -> str:
-    """Return a url with the file of its database as it is named from a folder."""
-    if "$" in url or not _in_a_file(found := make_url(url)):
+    """Return a url with the files in it as they are named from a folder."""
+
+    def placed(file: str) -> str:
+        return Path(os.path.relpath(file, folder)).as_posix()
+
+    if "://" in url and not _in_a_file(make_url(url)):
+        return _with_files(url, placed)
+    if "$" in url:
         return url
-    place = Path(os.path.relpath(found.database or "", folder)).as_posix()
+    found = make_url(url)
+    place = placed(found.database or "")
     return found.set(database=place).render_as_string(hide_password=False)
 
 
