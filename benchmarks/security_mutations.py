@@ -1411,10 +1411,18 @@ MUTATIONS = [
     ),
     *_of("__main__.py", ("current folder first", "    del sys.path[0]", "    pass", MODULES)),
     *_of(
+        "core/side_by_side.py",
+        (
+            "an end to views",
+            "made = pool.submit(lambda: do() if begin.result() else None)",
+            "return do()",
+            VIEWS,
+        ),
+    ),
+    *_of(
         "data/formats/sql.py",
         ("SQLite's steps", "connection.set_authorizer(_allow_reading)", "pass", QUERIES),
-        ("SQLite's place", ".resolve().as_uri()", ".resolve()", QUERIES),
-        ("an end to views", "pool.submit(read)", "pool.submit(read())", VIEWS),
+        ("SQLite's place", "{file.as_uri()}", "file:{file}", QUERIES),
         (
             "DuckDB's statements",
             "if [one.type for one in statements] != [duckdb.StatementType.SELECT]:",
@@ -1434,8 +1442,13 @@ MUTATIONS = [
             "    pass",
             QUERIES,
         ),
-        ("hosts of passwords", 'if "@" in (url.host or ""):', "if False:", QUERIES),
-        ("ends of parameters", "{_quoted(parameters)}", "{_quoted(parameters, '&=@:')}", QUERIES),
+        ("hosts of passwords", 'if whole or "@" in (url.host or ""):', "if False:", QUERIES),
+        (
+            "ends of parameters",
+            "{_with_values(parameters)}",
+            "{_with_values(parameters, '&=@:')}",
+            QUERIES,
+        ),
         ("half a password", "not _VARIABLE.fullmatch(secret)", '"$" not in secret', QUERIES),
         ("passwords behind ?", "if _SECRET.search(key))", 'if key == "password")', QUERIES),
     ),

@@ -611,3 +611,28 @@ def test_inspect_names_a_label_column_that_is_a_feature_elsewhere(frames):
         table_settings={"bank": {"label": "default"}},
     )
     assert "is a feature at 'shop'" in found.advice.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        (3, "out is 3; give the path of a folder"),
+        (b"x", "out is b'x'; give the path of a folder"),
+        ("a\0b", "give the path of a folder"),
+        ("a_file/runs", "a_file is no folder; choose another one"),
+        ("x" * 300, "which no folder can be called"),
+    ],
+)
+@pytest.mark.parametrize("what", ["run", "tune", "contribution", "join"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(what, out, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").touch()
+    given = ["run", "new.csv"] if what == "join" else ["mine.toml"]
+    with pytest.raises(ExperimentError, match=told):
+        getattr(intarsia, what)(*given, out=out)  # before anything is read
+
+
+def test_a_search_over_tables_in_memory_does_not_go_where_one_is():
+    table = polars.DataFrame({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]})
+    with pytest.raises(ExperimentError, match="has no output folder; give out"):
+        intarsia.tune(tables={"a": table}, label="y", out="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -230,6 +231,7 @@ def run(
     >>> intarsia.run("mine.toml", algorithm={"name": "flic", "alignment": "transport"})
     >>> intarsia.run("mine.toml", algorithm=MINE, regularisation=0.1)
     """
+    _check_output(out)
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
@@ -361,12 +363,14 @@ def tune(
                 f"{key} is {shown(settings[key])}; it is a key of [tune], given in search, such as "
                 f"search={{{key!r}: {example}}}."
             )
+    _check_output(out)
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if search is not None:
         known = {} if described.tune is None else to_table(described.tune)
         described = dataclasses.replace(described, tune=of_table({**known, **_plain(search)}))
+    out = out or None
     if out is None and tables is not None:
         raise ExperimentError("A search over tables in memory has no output folder; give out.")
     how: dict[str, Any] = {"out": out, "overwrite": overwrite, **_called(progress=progress)}
@@ -424,6 +428,7 @@ def contribution(
     >>> found.shapley["bank"]["shop"].value  # of the shop, to the bank
     0.0135
     """
+    _check_output(out)
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
@@ -548,7 +553,8 @@ def join(
     folder
         The output folder of the run.
     table
-        The new client's table: the path of a file, a DataFrame, or a pair (x, y).
+        The new client's table: the path of a file, a DataFrame, or a pair (x, y); or a table of a
+        database, as `intarsia init` takes it.
     name
         The new client's; None: the file's name without its ending, or "new".
     id, label
@@ -582,6 +588,7 @@ def join(
     >>> intarsia.join("runs/clinics", "new.csv", label="diagnosis").metrics.clients
     """
     folder = Path(folder)
+    _check_output(out)
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, **reading, id_type=id_type, missing=missing)
     source, read = new_client.described(folder, table, name, shared)
@@ -592,6 +599,30 @@ def join(
     return new_client.join(
         folder, source, tables=read, out=target, allow_modules=allow_modules, **how
     )
+
+
+def _check_output(out: Any) -> None:
+    """Raise ExperimentError if no folder can be made at a place; "" and None name none."""
+    if out is None or out == "":
+        return
+    if not isinstance(out, str | os.PathLike) or "\0" in str(out):
+        raise ExperimentError(
+            f"out is {shown(out)}; give the path of a folder, as a text or a Path."
+        )
+    place = Path(out)
+    try:
+        above = next((one for one in (place, *place.absolute().parents) if one.exists()), place)
+    except OSError as problem:  # such as of a name that is too long
+        raise ExperimentError(
+            f"out is {shown(out)}, which no folder can be called ({problem.strerror}); choose "
+            "another one."
+        ) from None
+    if above != place and not above.is_dir():
+        raise ExperimentError(f"out is {shown(out)}, and {above} is no folder; choose another one.")
+    if above.is_dir() and not os.access(above, os.W_OK):
+        raise ExperimentError(
+            f"out is {shown(out)}, and this user may not write into {above}; choose another one."
+        )
 
 
 def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:

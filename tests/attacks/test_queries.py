@@ -118,7 +118,7 @@ def test_a_name_that_says_more_of_an_sqlite_file_is_a_name(tmp_path):
     from intarsia.data.formats import sql
 
     url = sql.make_url("sqlite:///").set(database=str(path))
-    found = sql._from_sqlite(url, "select a from t", Source(name="bank"), None)
+    found = sql._from_sqlite(url, "select a from t", Source(name="bank"), None, True)
     assert found.to_pydict() == {"a": [1]}
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,8 +11,9 @@ from scipy.sparse import csr_array
 
 from intarsia.core import side_by_side as module
 from intarsia.core.memory import kept
-from intarsia.core.side_by_side import Threads, is_large, side_by_side
+from intarsia.core.side_by_side import Threads, interruptible, is_large, side_by_side
 from intarsia.engines.forks import Errand
+from stopped_query import ctrl_c
 
 WAIT = 20  # seconds, for what comes at once
 
@@ -130,3 +132,39 @@ def test_after_a_job_that_fails_or_an_end_no_more_are_begun():
     next(ended)
     ended.close()
     assert len(begun) <= 3
+
+
+def test_a_call_that_takes_long_is_interrupted_by_ctrl_c_and_by_the_end_of_those_beside_it():
+    stop = threading.Event()
+
+    def wait_long():
+        signal.raise_signal(signal.SIGINT)
+        assert stop.wait(WAIT)
+
+    with ctrl_c(), pytest.raises(KeyboardInterrupt):
+        interruptible(wait_long, stop.set)
+    begun, ended = threading.Event(), threading.Event()
+
+    def make(number):
+        if number == 1:
+            interruptible(lambda: (begun.set(), ended.wait(WAIT)), ended.set)
+        assert begun.wait(WAIT)
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match="0"):
+        side_by_side(make, range(2), 2, always)
+    assert ended.is_set()
+
+
+def test_a_call_is_interrupted_until_it_ends_and_its_own_error_is_told():
+    stops = threading.Semaphore(0)
+
+    def wait_twice():
+        signal.raise_signal(signal.SIGINT)
+        assert all(stops.acquire(timeout=WAIT) for _ in range(2))
+
+    with ctrl_c(), pytest.raises(KeyboardInterrupt):
+        interruptible(wait_twice, stops.release)
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 / 0, stops.release)
+    assert interruptible(lambda: 3, stops.release) == 3

@@ -22,11 +22,12 @@ pytest.importorskip("psycopg", reason="psycopg is not installed")
 pytest.importorskip("cryptography", reason="cryptography is not installed")
 
 import intarsia
-from intarsia.data.reader import columns_of, located, read
+from intarsia.data.reader import columns_of, located, read, relative_url
 from intarsia.data.source import Source
 from intarsia.errors import TableError
 from intarsia.inspection.named_tables import sources_named
 from postgresql_server import PASSWORD, PROGRAMS, Server, running
+from stopped_query import check_stopped
 
 NAN = np.nan
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -110,6 +111,41 @@ def test_a_type_that_is_no_feature_is_refused(server: Server, query: str, told: 
     assert told in refusal(bank(server.url(), query))
 
 
+DAYS = "(values (1, '2020-01-02'::{0}), (2, '{1}'), (3, '1969-12-31')) as t(n, v)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "day"),
+    [
+        ("date", "infinity"),
+        ("timestamp", "-infinity"),
+        ("timestamptz", "infinity"),
+        ("date", "4000-01-01 BC"),
+        ("timestamp", "12020-01-01"),
+        ("interval", "150000000 years"),
+        ("time", "24:00"),
+    ],
+)
+def test_days_that_python_has_not_are_read_with_the_others(
+    server: Server, kind: str, day: str
+) -> None:
+    good = "'01:00'" if kind in ("interval", "time") else "'1969-12-31'"
+    days = DAYS.format(kind, day).replace("'2020-01-02'", good).replace("'1969-12-31'", good)
+    found = columns_of(bank(server.url(), f"select * from {days}"))
+    assert found.num_rows == 3
+    assert day in found.column("v").to_pylist()[1] or "years" in day or "24:00" in day
+    known = bank(server.url(), f"select n, v from {days} where n <> 2", exclude=("v",))
+    assert_array_equal(read(replace(known, query=f"select * from {days}")).values, [[1], [2], [3]])
+
+
+def test_an_infinite_day_of_a_server_is_refused_or_missing(server: Server) -> None:
+    query = f"select * from {DAYS.format('date', 'infinity')}"
+    source = bank(server.url(), query, dates="days", features=("v",))
+    assert "column 'v' has 'infinity' in row 2, which is no day; replace it" in refusal(source)
+    found = read(replace(source, missing=("infinity",)))
+    assert_array_equal(found.values, [[18263], [NAN], [-1]])
+
+
 @pytest.mark.parametrize(
     ("query", "told"),
     [
@@ -143,6 +179,12 @@ def test_a_query_that_fails_or_writes_is_refused(
     assert told in refusal(bank(server.url(), query))
     assert server.people() == 4
     assert not caplog.records  # as a library's of a connection that was lost
+
+
+def test_ctrl_c_ends_a_query_that_takes_long(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_stopped(bank(server.url(), "select pg_sleep(30)::text as x"), monkeypatch)
 
 
 def test_a_table_that_is_locked_says_to_try_again(server: Server) -> None:
@@ -258,6 +300,14 @@ def test_a_whole_url_may_come_from_the_environment(
     check_people(read(source))
 
 
+def test_the_kind_of_a_server_may_be_called_postgres_and_a_socket_without_a_server_is_told(
+    server: Server,
+) -> None:
+    url = server.url().replace("postgresql:", "postgres:")
+    check_people(read(bank(url, id="id", label="y")))
+    assert "no server listens at this socket" in refusal(bank("postgresql:///bank?host=/nowhere"))
+
+
 def test_no_file_of_a_run_and_no_log_has_the_password(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,6 +351,48 @@ def test_init_finds_the_tables_of_a_server_and_sends_no_password_into_the_file(
     check_people(read(replace(found, **columns)))
     assert found.query == 'select * from "people"'
     assert PASSWORD not in f"{found.url}"
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "ca.pem").write_bytes((server.folder / "authority.pem").read_bytes())
+    [found] = sources_named([f"{server.url(sslrootcert='keys/ca.pem')}#people"])
+    assert f"sslrootcert={tmp_path}/keys/ca.pem" in (found.url or "")
+    url = relative_url(found, tmp_path / "files")
+    assert url == server.url(sslrootcert="../keys/ca.pem")
+    check_people(read(replace(located(replace(found, url=url), tmp_path / "files"), **columns)))
+
+
+def test_a_run_is_trained_and_predicted_on_tables_of_a_server(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server.admin() as connection:
+        connection.execute(
+            "create schema loans; grant usage on schema loans to reader; create table loans.old as "
+            "select n as customer, n * 37 % 101 as income, n * 37 % 101 > 50 as late "
+            "from generate_series(1, 90) as n; grant select on loans.old to reader"
+        )
+    try:
+        [found] = sources_named([f"{server.url()}#loans.old"])
+        experiment = tmp_path / "mine.toml"
+        experiment.write_text(
+            'algorithm = { name = "hyfdca", loss = "logistic" }\n[[client]]\nname = "bank"\n'
+            f'url = "{found.url}"\nquery = \'{found.query}\'\nid = "customer"\nlabel = "late"\n'
+        )
+        intarsia.run(experiment, out=tmp_path / "run", yardsticks=False)
+        monkeypatch.setenv("LOANS_URL", server.url().replace("$BANK_PASSWORD", quote(PASSWORD, "")))
+        for named in (f"{server.url()}#loans.old", "$LOANS_URL#loans.old"):
+            found_again = intarsia.predict(tmp_path / "run", named)
+            assert list(found_again.ids) == list(range(1, 91))
+            assert found_again.score is not None
+            assert found_again.score.accuracy > 0.9
+            assert PASSWORD not in f"{found_again.notes}"
+        told = "is the table of 'bank' in this run"
+        assert told in intarsia.predict(tmp_path / "run", f"{server.url()}#loans.old").notes[0]
+        new = f"{server.url()}#select income, customer + 100 as customer from loans.old limit 5"
+        assert len(intarsia.predict(tmp_path / "run", new).scores) == 5
+        with pytest.raises(TableError, match=r"^localhost:\d+/bank: the query .* no such column"):
+            intarsia.predict(tmp_path / "run", f"{server.url()}#select incme from loans.old")
+    finally:
+        with server.admin() as connection:
+            connection.execute("drop schema loans cascade")
 
 
 _OTHERS = """

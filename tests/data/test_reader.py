@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import hashlib
 import re
@@ -9,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import tomllib
 import tracemalloc
 import uuid
 from contextlib import closing
@@ -30,6 +32,7 @@ from numpy.testing import assert_array_equal
 from scipy.sparse import csr_array, random_array, save_npz
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
+from intarsia.cli.main import main
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.data import column_roles, reader
@@ -44,6 +47,7 @@ from intarsia.data.source import Source
 from intarsia.data.table import Hashes, Table, split
 from intarsia.errors import FederationError, TableError
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms
+from stopped_query import check_stopped
 
 HOSPITALS = Path(__file__).parents[2] / "examples" / "data" / "heart"
 NAN = np.nan
@@ -453,6 +457,141 @@ def test_a_database_file_that_was_cut_or_is_none_says_what_to_do(tmp_path: Path,
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     with pytest.raises(TableError, match="put back a copy"):
         read(source)
+
+
+@pytest.mark.parametrize(
+    "kind", ["date", "timestamp", "timestamptz", "timestamp_s", "timestamp_ns"]
+)
+def test_an_infinite_day_is_refused_and_is_not_its_largest_number(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "t.duckdb"
+    with duckdb.connect(str(path)) as database:
+        days = ["2020-01-02", "infinity", "-infinity", "1969-12-31"]
+        database.execute(f"create table t as select unnest({days})::{kind} as v")
+    source = Source(name="bank", url=f"duckdb:///{path}", query="select * from t", dates="days")
+    with pytest.raises(TableError, match=r"column 'v' has 'infinity' in row 2, which is no day"):
+        read(source)
+    marked = replace(source, missing=("infinity",))
+    with pytest.raises(TableError, match=r"has '-infinity' in row 3, .* add \"-infinity\" to miss"):
+        read(marked)
+    marked = replace(source, missing=("infinity", "-infinity"))
+    assert_array_equal(read(marked).values, [[18263], [np.nan], [np.nan], [-1]])
+    finite = replace(source, query="select * from t where isfinite(v)")
+    assert_array_equal(read(finite).values, [[18263], [-1]])
+
+
+@pytest.mark.parametrize("rows", [9, 900])
+def test_columns_that_are_no_features_of_a_database_are_looked_at_and_left_out(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    odd = {
+        "wait": "to_days(range::int)",
+        "hour": "time '10:00' + to_minutes(range % 60)",
+        "codes": "[range, 2]",
+        "fields": "{'a': range}",
+        "raw": "'ab'::blob",
+        "none": "null",
+        "until": "if(range % 2 = 0, 'infinity'::date, date '2020-01-01' + range::int)",
+    }
+    monkeypatch.chdir(tmp_path)
+    with duckdb.connect("t.duckdb") as database:
+        columns = ", ".join(f"{value} as {name}" for name, value in odd.items())
+        database.execute(
+            f'create table t as select range as customer, range % 5 / 4 as "Größe in cm", '
+            f"(['a', 'b'])[range % 2 + 1]::enum('a', 'b') as kind, range % 5 > 2 as late, "
+            f"{columns} from range({rows})"
+        )
+    assert main(["init", "t.duckdb", "--label", "late"]) == 0
+    [client] = tomllib.loads(Path("mine.toml").read_text())["client"]
+    assert sorted(client["exclude"]) == sorted(odd)
+    assert main(["inspect", "mine.toml"]) == 0
+    assert " 3 " in capfd.readouterr().out  # the numbers, and a column for each of two levels
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_ctrl_c_ends_a_query_that_takes_long(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_long(str(tmp_path / "t.db"), kind)
+    few = 8 if kind == "sqlite" else 60  # ten seconds or more, if nothing ends it
+    query = (
+        "select sum(a.a * 1e0 * b.a * c.a * d.a) as s from t as a, t as b, "
+        f"(select * from t limit {few}) as c, (select * from t limit {few}) as d"
+    )
+    source = Source(name="bank", url=f"{kind}:///{tmp_path}/t.db", query=query)
+    check_stopped(source, monkeypatch)
+
+
+READ_ONLY = """
+import sys
+from intarsia.data.reader import read
+from intarsia.data.source import Source
+from intarsia.errors import TableError
+try:
+    open(sys.argv[1] + "-other", "w")
+except OSError:
+    pass
+else:
+    sys.exit("may write")
+try:
+    found = read(Source(name="a", url="sqlite:///" + sys.argv[1], query="select * from t"))
+    print(len(found.values))
+except TableError as problem:
+    print(problem)
+"""
+
+
+def _may_override_no_mode() -> None:
+    """Take from a process of root what lets it write where modes forbid it (Linux)."""
+    for capability in (1, 2):  # DAC_OVERRIDE, DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="root gives up what Linux has")
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "open"])
+def test_sqlite_with_a_log_is_read_in_a_folder_that_is_only_read(
+    tmp_path: Path, closed: bool
+) -> None:
+    path = tmp_path / "data" / "t.db"
+    path.parent.mkdir()
+    database = sqlite3.connect(path)
+    database.execute("pragma journal_mode = wal")
+    database.execute("create table t as select 1 as a union all select 2")
+    database.commit()
+    if closed:
+        database.close()
+    for one in path.parent.iterdir():
+        one.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, path],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=_may_override_no_mode,  # it starts no thread
+        )
+    finally:
+        path.parent.chmod(0o755)
+        database.close()
+    if "may write" in done.stderr:
+        pytest.skip("modes of files do not hold for this user")
+    told = done.stdout.strip()
+    assert told == "2" or (not closed and "let this user write into its folder" in told)
+
+
+def test_a_column_of_sqlite_that_is_not_utf_8_does_not_keep_the_others_from_being_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("create table t as select 1 as a, 'K\u00f6ln' as town union all "
+                         "select 2, cast(x'4bf66c6e' as text)")  # fmt: skip
+    source = Source(name="bank", url=f"sqlite:///{path}", query="select * from t")
+    with pytest.raises(TableError, match=r"column 'town' has bytes .* save the column as text in"):
+        read(source)
+    assert_array_equal(read(replace(source, exclude=("town",))).values, [[1], [2]])
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_a_network_is_a_graph_with_its_predictions(tmp_path, algorithm, kind, se
         export(tmp_path / "run", "skops", client="one")
     arrays = export(tmp_path / "run", "safetensors", client="one")
     assert json.loads(arrays.names.read_text())["architecture"]["latent"] > 0
-    with pytest.raises(ExperimentError, match="--client 'too' has no model; use 'two'"):
+    with pytest.raises(ExperimentError, match="client is 'too', which has no model; use 'two'"):
         export(tmp_path / "run", "onnx", client="too")
 
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_exported_is_one_sentence(trained, tmp_path, monkeypatch,
     folder = trained["binary", "hinge"]
     command = ["export", str(folder), "--format"]
     assert main([*command, "onxx"]) == 2
-    assert "--format is 'onxx'; use 'onnx' (the nearest of" in capfd.readouterr().err
+    assert "error: format is 'onxx'; use 'onnx' (the nearest of" in capfd.readouterr().err
     assert main(["export", str(tmp_path), "-f", "onnx"]) == 2
     assert "holds no result.json" in capfd.readouterr().err
     monkeypatch.setitem(sys.modules, "skops", None)

@@ -189,11 +189,51 @@ def test_duckdb_names_are_quoted_where_they_need_it(here):
         database.execute("create view plain as select 1 as id")
         database.execute("create schema shop")  # as the database itself
         database.execute("create schema public")
+        for name in ("system", "Temp"):  # as other databases that DuckDB has open
+            database.execute(f'create schema shop."{name}"')
+            database.execute(f'create table shop."{name}".c as select 1 as id')
         for name in ("shop.shop.a", "public.b", '"qualify"', '"semi"', '"%s"'):
             database.execute(f"create table {name} as select 1 as id")
     found = sources_named(["shop.duckdb#Big.order", "duckdb:///shop.duckdb#plain"])
     queries = ['select * from "Big"."order"', 'select * from "plain"']
     assert [one.query for one in found] == queries
-    for name in ("shop.a", "public.b", "qualify", "semi", "%s"):
+    for name in ("shop.a", "public.b", "system.c", "Temp.c", "qualify", "semi", "%s"):
         [found] = sources_named([f"shop.duckdb#{name}"])
         assert columns_of(found).num_rows == 1
+
+
+def test_no_table_of_duckdb_hides_another_whose_name_has_a_point(here):
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    with duckdb.connect("shop.duckdb") as database:
+        database.execute("create schema x")
+        for many, name in enumerate(('"x.y"', "x.y", '"a.b"'), 1):
+            database.execute(f"create table {name} as select range as id from range({many})")
+    for many, name in enumerate(('"x.y"', '"x"."y"', "a.b"), 1):
+        [found] = sources_named([f"shop.duckdb#{name}"])
+        assert columns_of(found).num_rows == many
+    told = refusal("shop.duckdb#x.y")
+    assert "has no table 'x.y'; use" in told
+    assert """'"x.y"', '"x"."y"'""" in told
+
+
+def test_a_whole_url_may_be_in_an_environment_variable(here, monkeypatch, capfd):
+    customers(here / "bank.db")
+    monkeypatch.setenv("LOANS_URL", f"sqlite:///{here / 'bank.db'}")
+    for named in ("$LOANS_URL", "${LOANS_URL}#customers", "$LOANS_URL#select * from customers"):
+        [found] = sources_named([named])
+        assert (found.name, found.path) == ("LOANS_URL", None)
+        assert columns_of(found).num_rows == 300
+    assert main(["init", "$LOANS_URL#customers"]) == 0
+    [client] = tomllib.loads(Path("mine.toml").read_text())["client"]
+    assert client["url"] == "$LOANS_URL"
+    assert main(["inspect", "mine.toml"]) == 0
+    said(capfd)
+    monkeypatch.setenv("LOANS_URL", "postgresql://reader:p@secret/1@host/loans")
+    assert "secret" not in refusal("$LOANS_URL#customers")
+    monkeypatch.setenv("LOANS_URL", "reader:secret")
+    assert "$LOANS_URL: url is '$LOANS_URL', which is not" in refusal("$LOANS_URL#customers")
+    monkeypatch.delenv("LOANS_URL")
+    assert "names the environment variable LOANS_URL" in refusal("$LOANS_URL#customers")
+    Path("$LOANS_URL").write_text("a,b\n1,2\n")
+    [found] = sources_named(["$LOANS_URL"])
+    assert found.path == str(here / "$LOANS_URL")

@@ -36,7 +36,21 @@ Picture = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The 
 # of files that are no CSV, those of a run among them
 _OTHERS = (
     *(".parquet", ".pq", ".gz", ".bz2", ".xz", ".zst", ".zip", ".xlsx", ".json", ".jsonl", ".toml"),
-    *(".html", ".md", ".png", ".npz", ".db", ".lock", ".state", ".onnx", ".skops", ".safetensors"),
+    *(
+        ".html",
+        ".md",
+        ".png",
+        ".npz",
+        ".db",
+        ".sqlite",
+        ".sqlite3",
+        ".duckdb",
+        ".lock",
+        ".state",
+        ".onnx",
+        ".skops",
+        ".safetensors",
+    ),
 )
 
 
@@ -201,7 +215,8 @@ def predict(
     """Write the score and the label of every row of a table.
 
     DIR is the output folder of a finished run; TABLE is a CSV, Parquet, libsvm or npz file with a
-    client's own columns, or with all of them. The output is CSV: id, score, label, and for networks
+    client's own columns, or with all of them; or a database and its table, 'loans.db#customers', or
+    a query behind #. The output is CSV: id, score, label, and for networks
     and the logistic loss the probability of the second of two classes, or of the label.
 
     With --federated each TABLE is that of one client (NAME=FILE), rows with one id are one sample,
@@ -421,8 +436,10 @@ def _audit_sites(
 
 def _prediction_tables(
     tables: list[str], out: Path | None, federated: bool, alone: str | None, absent: str | None
-) -> dict[str, Path]:
-    """Return the files by the name of their client; the one file without --federated by ""."""
+) -> dict[str, str]:
+    """Return the tables by the name of their client; the one without --federated by ""."""
+    from intarsia.inspection.named_tables import file_named
+
     if federated and alone is not None:
         raise ExperimentError(
             "--id and --client are for one table, and --federated for several; leave out the one "
@@ -437,14 +454,14 @@ def _prediction_tables(
             f"table, as in intarsia predict DIR --federated {how}; predict tables of rows of their "
             "own one by one."
         )
-    named: dict[str, Path] = {}
+    named: dict[str, str] = {}
     for one in tables:
         name, _, file = one.partition("=") if federated else ("", "", one)
         if not file or (federated and (not name or name in named)):
             raise ExperimentError(f"{one!r} is no NAME=FILE; give each client's table once.")
-        named[name] = Path(file)
+        named[name] = file
         if out is not None:
-            _check_output(out, "predictions", Path(file))
+            _check_output(out, "predictions", file_named(file))
     return named
 
 

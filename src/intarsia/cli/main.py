@@ -578,7 +578,7 @@ def contribution(
 @app.command()
 def join(
     folder: Folder,
-    table: Annotated[Path, typer.Argument(metavar="TABLE")],
+    table: Annotated[str, typer.Argument(metavar="TABLE")],
     label: Annotated[
         str | None, typer.Option("--label", metavar="COLUMN", help="The column with the labels.")
     ] = None,
@@ -611,7 +611,8 @@ def join(
     """Let a new client join a finished run: by own columns (flic, hetfedrep) or blocks (hyfem).
 
     DIR is the output folder of the run, which stays as it is; TABLE is the new client's CSV or
-    Parquet file. Its model, beside what it learns alone, goes to DIR/joined/NAME.
+    Parquet file, or a database and its table, 'loans.db#customers'. Its model, beside what it
+    learns alone, goes to DIR/joined/NAME.
     """
     from intarsia import api
     from intarsia.cli import tables as display

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,6 +20,8 @@ from intarsia.core.memory import folder_of
 A = TypeVar("A")
 B = TypeVar("B")
 _LARGE = 1 << 22  # bytes of a table
+_LOOKS = 0.2  # seconds between two looks whether a call is still waited for
+_HERE = threading.local()  # `unwanted`: an event, in a thread of `side_by_side`
 
 
 def cores() -> int:
@@ -80,9 +83,36 @@ def side_by_side(
     marks = [large(one) for one in given]
     if threads < 2 or sum(marks) < 2 or in_fork():
         return [do(one) for one in given]
-    pool = ThreadPoolExecutor(threads)
+    unwanted = threading.Event()
+    pool = ThreadPoolExecutor(threads, initializer=setattr, initargs=(_HERE, "unwanted", unwanted))
     try:
         waiting = pool.map(do, [one for one, mark in zip(given, marks, strict=True) if mark])
         return [next(waiting) if mark else do(one) for one, mark in zip(given, marks, strict=True)]
     finally:
+        unwanted.set()
         pool.shutdown(cancel_futures=True)
+
+
+def interruptible(do: Callable[[], B], interrupt: Callable[[], None]) -> B:
+    """Return what a call of a library gives that does not end by Ctrl-C, but by `interrupt`.
+
+    Another thread makes it. It is interrupted where the error of a signal comes, and in a thread of
+    `side_by_side` when that ends.
+    """
+    unwanted: threading.Event | None = getattr(_HERE, "unwanted", None)
+    begin: Future[bool] = Future()
+    made: Future[B | None] | None = None
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            made = pool.submit(lambda: do() if begin.result() else None)
+            begin.set_result(True)
+            while not wait([made], _LOOKS).done and not (unwanted and unwanted.is_set()):
+                pass
+        finally:
+            if not begin.done():  # the error came before the thread was there
+                begin.set_result(False)
+            while made is not None and not made.done():  # before it begins nothing is interrupted
+                interrupt()
+                wait([made], _LOOKS)
+        found: Any = made.result()
+        return found  # type: ignore[no-any-return]

@@ -174,6 +174,8 @@ class Column:
     @property
     def _as_text(self) -> pa.ChunkedArray:
         """Return values as text: moments without zeros behind their seconds, in any unit."""
+        if types.is_interval(self.values.type):  # which Arrow has no text of
+            return pa.chunked_array([as_text(self.values.to_pylist())])
         texts = self.values.cast(pa.string())
         if not types.is_timestamp(self.values.type):
             return texts

@@ -43,7 +43,7 @@ from intarsia.data.parsing import (
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.table import Category
 from intarsia.data.texts import Texts, array_of
-from intarsia.errors import several
+from intarsia.errors import TableError, several
 
 # A text column is refused, unless it is listed as categorical, if it has more levels than this,
 MOST_LEVELS = 200
@@ -164,14 +164,18 @@ def _days(own: Column) -> Array:
     if own.kind == "time" and not _dated(own):
         raise _unfit_dates(own)
     if own.kind == "time":
+        infinite = _infinite(own)
         microseconds = own.values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        return array_of(microseconds.cast(pa.float64(), safe=False)) / 86_400e6
+        found = array_of(microseconds.cast(pa.float64(), safe=False)) / 86_400e6
+        return np.where(infinite, np.nan, found) if infinite.any() else found
     codes, texts = own.texts
     order = own.source.dates or "days"
     days = [np.nan if text is None else day(text, order) for text in texts]
     if None in days:
         text = texts[days.index(None)] or ""
         said = f"{own.name} has {text!r} in row {own.row(text)}"
+        if text.lower().lstrip("+-") in ("infinity", "inf"):
+            raise _infinite_day(own, said, text)
         if is_date(text, order):
             advice = "correct it, or leave the cell empty (missing)"
             if date_orders(one for one in texts if one is not None):
@@ -184,6 +188,32 @@ def _days(own: Column) -> Array:
             "write dates as 2026-01-31",
         )
     return np.array([*days, np.nan], np.float64)[codes]
+
+
+def _infinite(own: Column) -> NDArray[np.bool_]:
+    """Return which days or moments are infinite, (samples,): databases write the largest numbers.
+
+    TableError if one does not stand for a missing value.
+    """
+    bits = 32 if types.is_date32(own.values.type) else 64
+    moments = own.values.cast(pa.int32() if bits == 32 else pa.int64())
+    numbers: Array = array_of(moments.cast(pa.float64(), safe=False))
+    largest = 2.0 ** (bits - 1) - 1
+    for infinite, text in ((numbers >= largest, "infinity"), (numbers <= -largest, "-infinity")):
+        if infinite.any() and text not in own.source.missing_words:
+            row = own.before + int(infinite.argmax()) + 1
+            raise _infinite_day(own, f"{own.name} has {text!r} in row {row}", text)
+    odd: NDArray[np.bool_] = np.abs(numbers) >= largest
+    return odd
+
+
+def _infinite_day(own: Column, said: str, text: str) -> TableError:
+    return own.source.error(
+        f"{said}, which is no day",
+        f'replace it by a day or by an empty cell, add "{text}" to missing, or list the column in '
+        "exclude",
+        "replace it by a day or by an empty cell (missing)",
+    )
 
 
 def _dated(own: Column) -> bool:

@@ -189,6 +189,12 @@ def columns_of(
     return delimited_text(_opened(path, source, folder), source, folder, as_text=as_text)
 
 
+def query_names(source: Source) -> list[str]:
+    """Return the names of the columns that a source's query gives, without its rows."""
+    found: list[str] = _databases(source).query_names(source)
+    return found
+
+
 def table_queries(source: Source) -> dict[str, str]:
     """Return the query of all rows of each table of a source's database, by the table's name."""
     found: dict[str, str] = _databases(source).table_queries(source)

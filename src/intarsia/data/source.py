@@ -167,11 +167,15 @@ class Source:
         return read is not None and math.isfinite(read)
 
     @property
+    def place(self) -> str:
+        """Return the file or the database, as an error names it."""
+        # neither a login nor what follows "?" may come to stand in an error
+        return self.path or (self.url or "").split("@")[-1].split("?")[0]
+
+    @property
     def where(self) -> str:
         """Return how an error names this source."""
-        # neither a login nor what follows "?" may come to stand in an error
-        place = self.path or (self.url.split("@")[-1].split("?")[0] if self.url else None)
-        return f"Client {self.name!r}" + (f" ({place})" if place else "")
+        return f"Client {self.name!r}" + (f" ({self.place})" if self.place else "")
 
     def error(self, problem: str, advice: str, without_settings: str = "") -> TableError:
         """Return the error that this source's table has a problem."""

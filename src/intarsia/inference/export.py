@@ -101,17 +101,18 @@ def export(
         If what was written predicts something else than the model.
     """
     if format not in FORMATS:
-        raise ExperimentError(f"--format is {format!r}; {nearest(format, FORMATS)}.")
+        raise ExperimentError(f"format is {format!r}; {nearest(format, FORMATS)}.")
     folder = Path(folder)
     load(folder)  # refuses what is no finished run, in its words
     path = Path(out) if out is not None else folder / f"model.{format}"
     if path.is_dir() or not path.parent.is_dir():
         raise ExperimentError(
-            f"--out {str(path)!r} is no file in a folder that is there; name one."
+            f"out is {str(path)!r}, which is no file in a folder that is there; name one."
         )
     if path.suffix.lower() != f".{format}":
         raise ExperimentError(
-            f"--out {str(path)!r} does not end in .{format}, the format's ending; name it so."
+            f"out is {str(path)!r}, which does not end in .{format}, the format's ending; name it "
+            "so."
         )
     for one in _NEEDED[format]:
         _library(one, format)
@@ -121,7 +122,7 @@ def export(
     network = not hasattr(model, "coef_")
     if format == "skops" and network:
         raise ExperimentError(
-            "The model is a network, which scikit-learn has no estimator for; use --format onnx, "
+            "The model is a network, which scikit-learn has no estimator for; use the format onnx, "
             "or safetensors for its arrays."
         )
     data = _onnx(model) if format == "onnx" else _skops(model)
@@ -133,8 +134,8 @@ def export(
     difference = _difference(model, rows, said)
     if not difference <= (_NETWORK if network else _LINEAR):
         raise ConvergenceError(
-            f"What was made for --format {format} differs from the model by {difference:.1e} on "
-            "made-up rows; nothing was written: export the arrays with --format safetensors."
+            f"What was made for the format {format} differs from the model by {difference:.1e} on "
+            "made-up rows; nothing was written: export the arrays with the format safetensors."
         )
     write_over(path, data)
     return Exported(path, format, difference, _ROWS)
@@ -145,7 +146,7 @@ def _library(name: str, format: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as problem:
         raise ExperimentError(
-            f"--format {format} needs the library {problem.name}, which is not installed; run "
+            f"The format {format} needs the library {problem.name}, which is not installed; run "
             'pip install "intarsia[export]".'
         ) from None
 
@@ -155,19 +156,21 @@ def _model_of(model: Any, client: ClientId | None, folder: Path) -> Any:
     if not isinstance(model, Mapping):
         if client is not None:
             raise ExperimentError(
-                f"--client {client!r}: the model in {folder} is one of all; leave it out."
+                f"client is {client!r}, and the model in {folder} is one of all; leave it out."
             )
         return model
     server = getattr(model, "server", None)
     known = [*model, *([_SERVER] if server is not None and _SERVER not in model else [])]
     if client is None and len(known) > 1:
         raise ExperimentError(
-            f"The run in {folder} has a model for each client; name whose with --client: "
+            f"The run in {folder} has a model for each client; name whose as client: "
             f"{nearest('', known)}."
         )
     chosen = client or known[0]
     if chosen not in known:
-        raise ExperimentError(f"--client {chosen!r} has no model; {nearest(chosen, known)}.")
+        raise ExperimentError(
+            f"client is {chosen!r}, which has no model; {nearest(chosen, known)}."
+        )
     return model.get(chosen, server)
 
 

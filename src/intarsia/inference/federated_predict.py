@@ -82,8 +82,8 @@ def predict_federated(
     folder
         The output folder of the run: of a linear model, or of `hyfem`.
     tables
-        A file by the name of the client (CSV, Parquet, libsvm or npz); columns, ids and units are
-        as in the run.
+        A file by the name of the client (CSV, Parquet, libsvm or npz), or a table of a database,
+        as `intarsia init` takes it; columns, ids and units are as in the run.
     absent
         What stands for columns that nobody has of a sample.
     missing
@@ -110,7 +110,8 @@ def predict_federated(
     model = read_model(folder / "model", allow_modules)
     described = describe(folder, allow_modules)
     every, networks = _additive(model, described, absent)
-    read, written = _read(folder, described, tables, every, missing, decimal)
+    places = {name: new_table.place_of(folder, one) for name, one in tables.items()}
+    read, written = _read(folder, described, places, every, missing, decimal)
     spread = _make_parties(described, read, every, networks)
     gaps = inference.lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
@@ -127,9 +128,8 @@ def predict_federated(
     ids = spread.schema.samples.ids
     order = np.argsort(ids, kind="stable")
     known = (
-        new_table.trained_on(Path(path), name)
-        for name, path in tables.items()
-        if new_table.owner_of(folder, Path(path)) == name
+        new_table.trained_on(folder, place, new_table.owner_of(folder, place))
+        for place in places.values()
     )
     notes = (*chain.from_iterable(known), *spread.notes, *_note_basis(basis))
     found = from_scores(every, scores[:, order], _as_written(ids[order], read, written), notes)
@@ -160,7 +160,7 @@ def _additive(
 def _read(
     folder: Path,
     described: Experiment,
-    tables: Mapping[ClientId, Path | str],
+    tables: Mapping[ClientId, Source],
     every: LinearModel | ClientNetwork,
     missing: Sequence[str],
     decimal: str | None,
@@ -178,18 +178,17 @@ def _read(
         )
     sources = []
     dictionary = feature_dictionary.load(described.alignment.dictionary)
-    for name, path in tables.items():
+    for name, table in tables.items():
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
-        path = Path(path)
         settings = new_table.table_settings(folder, name)
         new_table.check_levels(every, settings)
         settings = new_table.written_with(settings, decimal)
-        kind = new_table.check_table(path, settings)
-        names = new_table.column_names(path, settings, kind)
+        kind = new_table.check_table(table, settings)
+        names = new_table.column_names(table, settings, kind)
         feature = {one: dictionary.column(name, one, {}).feature for one in names}
-        source = _source(known[name], path, kind, settings, feature, every)
-        separator = new_table.separator_of(path, settings, kind)
+        source = _source(known[name], table, kind, settings, feature, every)
+        separator = new_table.separator_of(table, settings, kind)
         marks = {"decimal": settings.reading.get("decimal", "."),
                  "thousands": settings.reading.get("thousands")}  # fmt: skip
         more = (*source.missing, *missing)
@@ -216,7 +215,7 @@ def _as_written(
 
 def _source(
     known: Source,
-    path: Path,
+    table: Source,
     kind: Format,
     settings: new_table.TableSettings,
     feature: Mapping[str, str],
@@ -230,10 +229,10 @@ def _source(
     categorical = {*known.categorical, *(name for name in columns if feature[name] in levels)}
     return replace(
         known,
-        path=str(path),
+        path=table.path,
         format=kind,
-        url=None,
-        query=None,
+        url=table.url,
+        query=table.query,
         label=None,
         weights=None,
         split_by=None,
@@ -241,7 +240,7 @@ def _source(
         label_map={},
         features=tuple(name for name in columns if name not in known.exclude),
         exclude=tuple(
-            name for name in new_table.left_out(path, settings, kind) if name not in columns
+            name for name in new_table.left_out(table, settings, kind) if name not in columns
         ),
         categorical=tuple(name for name in columns if name in categorical),
         groups={},

@@ -133,10 +133,11 @@ def described(
         name = "new" if name is None else name
         names = [str(column) for column in getattr(table, "columns", ())]
     else:
-        path = Path(table)
-        kind = new_table.check_table(path)
-        name = path.name.split(".")[0] if name is None else name
-        names = new_table.column_names(path, known, kind)
+        place = new_table.place_of(folder, table)
+        kind = new_table.check_table(place)
+        if name is None:
+            name = place.name if place.path is None else Path(place.path).name.split(".")[0]
+        names = new_table.column_names(place, known, kind)
     by = next((column for column in known.splits if column in names), None)
     split: dict[str, Any] = {}
     if by is not None and "split_by" not in settings:
@@ -158,9 +159,11 @@ def described(
     if isinstance(found.get("missing"), list | tuple):
         found["missing"] = (*known.missing, *found["missing"])
     files = {
-        "path": str(path.resolve()),
+        "path": None if place.path is None else str(Path(place.path).resolve()),
+        "url": place.url,
+        "query": place.query,
         "missing": known.missing,
-        "separator": new_table.separator_of(path, known, kind),
+        "separator": new_table.separator_of(place, known, kind),
     }
     chosen = {key: value for key, value in {**files, **found}.items() if value is not None}
     return hyperparameters(Source, {"name": name, **chosen}, f"Table {name!r}"), None

@@ -19,7 +19,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
 from intarsia.data.parsing import canonical, number, same_unit
-from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, read
+from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, query_names, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import (
@@ -32,6 +32,7 @@ from intarsia.errors import (
 )
 from intarsia.experiment import feature_dictionary
 from intarsia.experiment.feature_dictionary import Dictionary
+from intarsia.inspection.named_tables import database_named
 from intarsia.models.feature_mapping import RawColumns
 
 _READING = ("decimal", "encoding", "thousands")
@@ -40,7 +41,7 @@ WRITTEN_BY = ("decimal", "thousands", "missing", "label_map", "dates")
 # what is read here of how a table was read
 _TABLE: Mapping[str, Any] = {
     **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
-    **dict.fromkeys(("split_by", "split_by_pattern"), str),
+    **dict.fromkeys(("url", "query", "split_by", "split_by_pattern"), str),
     "missing": list[str],
     "exclude": list[str],
     "label_map": dict[str, Any],
@@ -51,26 +52,48 @@ _CLIENT: Mapping[str, Any] = {
     "units": dict[str, str],
     "limits": list[str],
 }
-NAMED = ("csv", "parquet")  # formats whose columns have names of their own
+NAMED = ("csv", "parquet", "sql")  # formats whose columns have names of their own
 
 
-def check_table(path: Path, settings: TableSettings | None = None) -> Format:
-    """Return a file's format; refuse what is no file, or of no format that can be read.
+def place_of(folder: Path, table: str | Path) -> Source:
+    """Return where a new table is, of a run in a folder: in a file, or in a database.
 
-    It is by the name's ending, before which goes what the clients stated for such files. Without
-    settings the table is to be CSV or Parquet.
+    A file is a database by its ending, unless the run's clients stated another format for it.
+
+    Raises
+    ------
+    UserError
+        If a database is named, and it cannot be read or has no such table.
     """
+    stated = table_settings(folder).formats
+    found = None if ending_of(table) in stated else database_named(str(table))
+    return Source(name="table", path=str(Path(table))) if found is None else found
+
+
+def check_table(table: Source, settings: TableSettings | None = None) -> Format:
+    """Return a table's format; refuse what is no file, or of no format that can be read.
+
+    That of a file is by its name's ending, before which goes what the clients stated for such
+    files. Without settings it is to be CSV or Parquet.
+    """
+    if table.url is not None:
+        return "sql"
+    path = Path(table.path or "")
     known = {} if settings is None else settings.formats
     endings = {**ENDINGS, **known}
     if settings is None:
         endings = {ending: kind for ending, kind in endings.items() if kind in NAMED}
     kinds = "CSV or Parquet" if settings is None else "CSV, Parquet, libsvm or npz"
+    kinds += " file"
     if path.is_dir():
-        raise TableError(f"{path} is a folder; name a {kinds} file in it.")
+        raise TableError(f"{path} is a folder; name a {kinds} in it.")
     if not path.exists():
-        raise TableError(f"There is no file {path}; give the path of a {kinds} file.")
+        raise TableError(
+            f"There is no file {path}; give the path of a {kinds}, or a database and its table, "
+            "as in loans.db#customers."
+        )
     if not path.is_file():
-        raise TableError(f"{path} is a device or a pipe, not a file; name a {kinds} file.")
+        raise TableError(f"{path} is a device or a pipe, not a file; name a {kinds}.")
     if ending_of(path) in WORKBOOKS and ending_of(path) not in endings:
         raise TableError(
             f"{path} is a workbook or an archive, which is not read; save the sheet as CSV "
@@ -88,12 +111,18 @@ def check_table(path: Path, settings: TableSettings | None = None) -> Format:
 
 
 def read_table(source: Source) -> Table:
-    """Return a table; an error names the file alone, as there is no client here."""
-    try:
+    """Return a table; an error names its place alone, as there is no client here."""
+    with _told_of(source):
         return read(source)
+
+
+@contextmanager
+def _told_of(source: Source) -> Iterator[None]:
+    try:
+        yield
     except TableError as problem:
-        where = str(source.path)
-        raise problem.retold(where=where, advice=problem.without_settings) from problem
+        advice = problem.without_settings
+        raise problem.retold(where=source.place, advice=advice) from problem
 
 
 def written_with(settings: TableSettings, decimal: str | None) -> TableSettings:
@@ -377,30 +406,53 @@ def reading_differs(folder: Path, keys: Sequence[str]) -> bool:
     return len({tuple(str(table.get(key)) for key in keys) for table in tables}) > 1
 
 
-def owner_of(folder: Path, table: Path) -> ClientId | None:
-    """Return the client with whose table, this very file, a run was trained; None: it is new."""
+def owner_of(folder: Path, table: Source) -> ClientId | None:
+    """Return the client with whose table a run was trained; None: it is new.
+
+    It is this very file, or the same query to the same database.
+    """
     for one in _experiment(folder).get("client", ()):
         with suppress(OSError):
-            if one.get("path") and table.samefile(one["path"]):
+            if table.path and one.get("path") and Path(table.path).samefile(one["path"]):
                 return str(one.get("name"))
+        if _in_database_of(one, table) and _bare(one.get("query")) == _bare(table.query):
+            return str(one.get("name"))
     return None
 
 
-def like_of(folder: Path, table: Path) -> ClientId | None:
-    """Return the one client whose table in a run has a file's name, or whose own name it has."""
-    bare = table.name.removesuffix(".gz")
+def _in_database_of(client: Mapping[str, Any], table: Source) -> bool:
+    """Return whether a table is in the database of a client's."""
+    url = client.get("url")
+    return table.url is not None and bool(url) and Source(name="_", url=url).place == table.place
+
+
+def _bare(query: str | None) -> str:
+    return " ".join((query or "").rstrip("; \n").split())
+
+
+def like_of(folder: Path, table: Source) -> ClientId | None:
+    """Return the one client that a table is like in a run.
+
+    Its table has the file's name or is in the same database, or its own name is that of the file
+    or the database.
+    """
+    file = Path(table.path or "").name
+    bare = Path(file.removesuffix(".gz")).stem if table.url is None else table.name
     found = [
         str(one.get("name"))
         for one in _experiment(folder).get("client", ())
-        if Path(one.get("path") or "").name == table.name or one.get("name") == Path(bare).stem
+        if (file and Path(one.get("path") or "").name == file)
+        or _in_database_of(one, table)
+        or one.get("name") == bare
     ]
     return found[0] if len(found) == 1 else None
 
 
-def read_as_utf8(path: Path, settings: TableSettings, kind: Format) -> TableSettings:
+def read_as_utf8(table: Source, settings: TableSettings, kind: Format) -> TableSettings:
     """Return the settings without an encoding where a file is UTF-8, which few others look like."""
     if kind != "csv" or "encoding" not in settings.reading:
         return settings
+    path = Path(table.path or "")
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
@@ -413,14 +465,27 @@ def read_as_utf8(path: Path, settings: TableSettings, kind: Format) -> TableSett
     return replace(settings, reading=kept)
 
 
-def trained_on(table: Path, owner: ClientId | None) -> tuple[str, ...]:
-    """Return a note where a run was trained with a table, that of its owner."""
-    if owner is None:
+def trained_on(
+    folder: Path, table: Source, owner: ClientId | None, *, scored: bool = False
+) -> tuple[str, ...]:
+    """Return a note where a run was trained with a table, that of its owner.
+
+    One that is `scored` gets a note where its database is a client's: training may have had rows.
+    """
+    judge = "judge it by the scores in result.json where rows were held out, or by new rows."
+    more = "is right about them more often than about new ones"
+    if owner is not None:
+        return (
+            f"{table.place} is the table of {owner!r} in this run. The model was trained on rows "
+            f"of it, and {more}; {judge}",
+        )
+    clients = _experiment(folder).get("client", ())
+    of_database = [str(one.get("name")) for one in clients if _in_database_of(one, table)]
+    if not of_database or not scored:
         return ()
     return (
-        f"{table} is the table of {owner!r} in this run. The model was trained on rows of it, and "
-        "is right about them more often than about new ones; judge it by the scores in "
-        "result.json where rows were held out, or by new rows.",
+        f"{table.place} is the database of {listed(of_database)} in this run. If these are rows "
+        f"that the model was trained on, it {more}; {judge}",
     )
 
 
@@ -454,40 +519,40 @@ def _experiment(folder: Path) -> dict[str, Any]:
     return found
 
 
-def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:
+def separator_of(table: Source, settings: TableSettings, kind: Format) -> str | None:
     """Return which of the clients' separators divides a table's header; None: the usual one."""
-    return _header(path, settings, kind)[1] if kind == "csv" else None
+    return _header(table, settings, kind)[1] if kind == "csv" else None
 
 
-def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]:
+def column_names(table: Source, settings: TableSettings, kind: Format) -> list[str]:
     """Return the names of a table's columns; reading it whole says what is wrong with it."""
-    header, separator = _header(path, settings, kind) if kind in NAMED else ([], None)
+    header, separator = _header(table, settings, kind) if kind in NAMED else ([], None)
     if len(header) > 1:
         return header
     how: dict[str, Any] = {"format": kind, "separator": separator, **settings.reading}
-    how["exclude"] = _arrays_left_out(path, settings) if kind == "npz" else ()
-    whole = read_table(Source(name="table", path=str(path), **how, **settings.amounts(header)))
+    how["exclude"] = _arrays_left_out(table, settings) if kind == "npz" else ()
+    whole = read_table(replace(table, **how, **settings.amounts(header)))
     return header or list(whole.columns)
 
 
-def left_out(path: Path, settings: TableSettings, kind: Format) -> tuple[str, ...]:
+def left_out(table: Source, settings: TableSettings, kind: Format) -> tuple[str, ...]:
     """Return what is not read of a new npz file: labels beside the columns, which may be text.
 
     And the arrays that training left out.
     """
-    return ("label", *_arrays_left_out(path, settings)) if kind == "npz" else ()
+    return ("label", *_arrays_left_out(table, settings)) if kind == "npz" else ()
 
 
-def _arrays_left_out(path: Path, settings: TableSettings) -> tuple[str, ...]:
+def _arrays_left_out(table: Source, settings: TableSettings) -> tuple[str, ...]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(table.path or "", allow_pickle=False) as file:
             return tuple(name for name in settings.exclude if name in file)
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
         return ()  # reading it says what is wrong
 
 
 def id_of(
-    path: Path, kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]
+    table: Source, kind: Format, id: str | None, names: Sequence[str], own: Sequence[str]
 ) -> str | None:
     """Return the column with the ids, `id` or one of the clients' `own`; None: there is none.
 
@@ -496,19 +561,23 @@ def id_of(
     if id is not None:
         return id
     if kind == "npz":
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(table.path or "") as file:
             names = ("samples", "row") if "samples.npy" in file.namelist() else ("row",)
     elif kind not in NAMED:
         names = ("row",)
     return next((name for name in own if name in names), None)
 
 
-def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str], str | None]:
+def _header(table: Source, settings: TableSettings, kind: Format) -> tuple[list[str], str | None]:
     """Return the names of a table's columns, none where they cannot be read, and the separator.
 
     A new table may have another separator than those of training: it is the one of the clients'
     that gives the most names, if it gives more than the usual one.
     """
+    if kind == "sql":
+        with _told_of(table):
+            return query_names(table), None
+    path = Path(table.path or "")
     if kind == "parquet":
         from pyarrow import ArrowException, parquet
 
@@ -524,8 +593,7 @@ def _header(path: Path, settings: TableSettings, kind: Format) -> tuple[list[str
             with opened(path, "rt", encoding=encoding, newline="") as file:
                 yield from csv.reader(file, delimiter=mark)
 
-        source = Source(name="table", path=str(path), format=kind, separator=separator)
-        return header_of(rows, source)[0]
+        return header_of(rows, replace(table, format=kind, separator=separator))[0]
 
     try:
         best, found = None, names(None)

@@ -118,6 +118,7 @@ def predict(
     ----------
     table
         The file: CSV, Parquet, libsvm or npz, by its ending or as the run's tables of this ending.
+        Or a table of a database, as `intarsia init` takes it: "loans.db#customers".
         Where it has the run's label column, the model is scored on the rows with a label; of a
         column with none of the model's classes there is a note.
     id
@@ -149,42 +150,42 @@ def predict(
     """
     if not isinstance(table, str | PathLike):
         raise TableError(
-            f"The table is of the kind {type(table).__name__}; expected the path of a file: a "
+            f"The table is of the kind {type(table).__name__}; expected the path of a file, or a "
+            "text that names a table of a database: a "
             "DataFrame is predicted by intarsia.load(folder).model.predict(table), or, where each "
             "client has a model of its own, by intarsia.load(folder).model[client].predict(table)."
         )
-    folder, table = Path(folder), Path(table)
+    folder, where = Path(folder), str(table)
     if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
         load(folder)  # says what is wrong with a folder that holds no finished run
     found_model = read_model(folder / "model", allow_modules)
     later = {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         how: dict[str, Any] = {"decimal": decimal, "allow_modules": allow_modules}
-        return predict(*(later[client], table, id, client, missing), **how)
+        return predict(*(later[client], where, id, client, missing), **how)
     if client is not None:
         _check_client(folder, found_model, client, later)
     of_all, learned = isinstance(found_model, LinearClassifier | LinearRegressor), list[str]()
     if not isinstance(found_model, Mapping):
         features = [str(name) for name in found_model.feature_names_in_]
         learned = _columns_of(features, found_model.levels_)
-    header = _read_header(folder, table, client, decimal, learned)
+    place = new_table.place_of(folder, where)
+    header = _read_header(folder, place, client, decimal, learned)
     names = [*header.column_of]
-    alike = header.trained or header.alike
-    model, owner, taken = _estimator(found_model, table, names, client, later, alike)
+    model, owner, taken = _estimator(found_model, place.place, names, client, later, header)
     if of_all:
         owner = header.reader or header.guessed  # whose table it is like
         if header.guessed is not None:
-            taken = (_note_guessed(header.guessed, "its file's name"),)
+            taken = (_note_guessed(header.guessed, header.alike_by),)
     settings = new_table.table_settings(folder, owner)
     new_table.check_levels(model, settings)
-    settings = new_table.written_with(new_table.read_as_utf8(table, settings, header.kind), decimal)
-    known, levels, left = _known_columns(folder, table, header, model, id)
+    settings = new_table.written_with(new_table.read_as_utf8(place, settings, header.kind), decimal)
+    known, levels, left = _known_columns(folder, place.place, header, model, id)
     rest = [name for name in names if name not in known]
-    id = new_table.id_of(table, header.kind, id, rest, settings.ids)
+    id = new_table.id_of(place, header.kind, id, rest, settings.ids)
     label = _label_of(header.kind, names, known, id, settings)
-    source = Source(
-        name="table",
-        path=str(table),
+    source = replace(
+        place,
         format=header.kind,
         separator=header.separator,
         id=id,
@@ -192,7 +193,7 @@ def predict(
         label_map={} if label is None else settings.label_map,
         features=tuple(header.column_of.get(name, name) for name in known),
         exclude=tuple(
-            name for name in new_table.left_out(table, settings, header.kind) if name not in known
+            name for name in new_table.left_out(place, settings, header.kind) if name not in known
         ),
         categorical=tuple(header.column_of.get(name, name) for name in levels),
         missing=(*settings.missing, *missing),
@@ -202,7 +203,7 @@ def predict(
     with _advice_to_name_a_client(folder, None if header.guessed == owner else owner):
         found = new_table.read_table(source)
         found = new_table.translated(found, header.dictionary, header.units)
-    block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
+    block = encode_known(replace(found, labels=None), levels, f"{place.place}: column ")
     if header.kind == "libsvm":
         block = _with_zeros(block, [str(name) for name in model.feature_names_in_], _centres(model))
         known = [*known, *block.features[len(known) :]]
@@ -214,7 +215,7 @@ def predict(
         *(_marks_as_values(found, new_table.marks_of_some(folder)) if owner is None else ()),
         *(new_table.notes_on_units(folder, known) if owner is None else ()),
         *new_table.notes_on_dictionary(folder),
-        *new_table.trained_on(table, header.trained),
+        *new_table.trained_on(folder, place, header.trained, scored=label is not None),
         *_notes(_means_of(model), model.levels_, kept, known, levels, block, id, settings),
         *((f"Left aside, as in training: {_list_names(aside)}.",) if aside else ()),
         *_counted_as_rest(found, levels),
@@ -249,10 +250,15 @@ class _Header:
     dictionary: Dictionary
     units: Mapping[str, str]
 
+    @property
+    def alike_by(self) -> str:
+        """Return by what the table is `alike` one of training."""
+        return "its database" if self.kind == "sql" else "its file's name"
+
 
 def _read_header(
     folder: Path,
-    table: Path,
+    table: Source,
     client: ClientId | None,
     decimal: str | None,
     learned: Collection[str],
@@ -282,7 +288,7 @@ def _read_header(
 
 def _known_columns(
     folder: Path,
-    table: Path,
+    table: str,
     header: _Header,
     model: LinearModel | ClientNetwork,
     id: str | None,
@@ -304,7 +310,7 @@ def _known_columns(
     if header.kind in NAMED:
         own_names = [name for name in kept if name != id]
         try:
-            check_names(str(table), own_names, features, model.levels_)
+            check_names(table, own_names, features, model.levels_)
         except TableError as problem:
             raise new_table.advice_on_left_out(folder, own_names, problem) from None
     if not known:
@@ -484,17 +490,17 @@ def _scored(
 
 def _estimator(
     model: Model,
-    table: Path,
+    table: str,
     names: Sequence[str],
     client: ClientId | None,
     later: Collection[ClientId],
-    alike: ClientId | None,
+    header: _Header,
 ) -> tuple[LinearModel | ClientNetwork, ClientId | None, tuple[str, ...]]:
     """Return what predicts the rows of a table with these columns, whose it is, and notes.
 
     It is nobody's where it is for all; where it was found there is a note. The client is the one
     whose columns the table has, all of them and more of them than it has of any other's; of several
-    the one whose table in the run was this file, or has its name (`alike`).
+    the one whose table in the run was this one, or is like it.
     """
     if not isinstance(model, Mapping):
         return model, None, ()
@@ -529,8 +535,9 @@ def _estimator(
         )
     most = max(len(columns[name]) for name in whole)
     best = [name for name in whole if len(columns[name]) == most]
+    alike = header.trained or header.alike
     if len(best) > 1 and alike is not None and alike in best:
-        return model[alike], alike, (_note_guessed(alike, "its file's name"),)
+        return model[alike], alike, (_note_guessed(alike, header.alike_by),)
     if len(best) > 1:
         raise ExperimentError(
             f"{table} has the columns of {len(best)} clients ({listed(best)}), and each has a "

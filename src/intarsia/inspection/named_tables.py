@@ -1,11 +1,12 @@
-"""Tables as a command line names them: files, or tables of databases; each is a client's source."""
+"""Tables as they are named: files, or tables of databases; each is a client's source."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -53,10 +54,7 @@ def sources_named(tables: Sequence[str | Path]) -> list[Source]:
             "No table is named; name one file for each client, as in intarsia init bank.csv "
             "shop.csv, or see an example: intarsia init --example credit."
         )
-    try:
-        found = [_named(str(one)) for one in tables]
-    except TableError as problem:  # there is no experiment file yet
-        raise problem.retold(where=problem.where, advice=problem.without_settings) from problem
+    found = [_named(str(one)) for one in tables]
     places = [one.place for one in found]
     for one in found:
         if places.count(one.place) > 1:
@@ -71,28 +69,80 @@ def sources_named(tables: Sequence[str | Path]) -> list[Source]:
     return [replace(one.source, name=name) for one, name in zip(found, names, strict=True)]
 
 
+def database_named(written: str) -> Source | None:
+    """Return the source of a table of a database, with the database's name; None: it is a file.
+
+    Parameters
+    ----------
+    written
+        As `sources_named` takes a table.
+
+    Raises
+    ------
+    UserError
+        If it is a web address, or the database cannot be read or has no such table.
+    """
+    found = _named_in_database(written)
+    return None if found is None else replace(found.source, name=found.bare)
+
+
+def file_named(written: str) -> Path | None:
+    """Return the file of a table, or of the database that it is in; None: that is on a server."""
+    database, _ = _parted(written)
+    if "://" not in database and not _is_variable(database):
+        return Path(database)
+    scheme, _, rest = os.path.expandvars(database).partition("://")
+    if scheme.partition("+")[0] not in _DATABASES.values():
+        return None
+    return Path(unquote(rest.partition("?")[0].removeprefix("/")))
+
+
 def _named(written: str) -> _Named:
     if any("\udc80" <= letter <= "\udcff" for letter in written):
         raise ExperimentError(
             f"The name of the file {written!a} is not UTF-8, and an experiment file cannot have "
             "it; rename the file."
         )
-    database, table = _parted(written)
-    scheme, _, rest = database.partition("://")
-    if scheme.lower() in _WEB:
-        web = rest.rpartition("@")[2]  # a login is not repeated
-        located(Source(name=Path(web).name, path=f"{scheme}://{web}"), Path.cwd())  # it raises
-    if "://" in database:
-        return _of_database(database, table, database)
-    path, kind = Path(written), _kind(database)
-    if kind is not None and (database == written or not _is_file(written)):
-        return _of_database(f"{kind}:///{quote(database)}", table, database)
+    if (found := _named_in_database(written)) is not None:
+        return found
+    path = Path(written)
     if path.is_dir():
         raise _folder_named(path)
     place = path.resolve()
     bare = re.sub(r"(\.\w{1,7})?(\.gz)?$", "", place.name) or place.name
     source = Source(name=bare, path=str(place))
     return _Named(bare, f"{place.parent.name}-{bare}", str(place), source)
+
+
+def _named_in_database(written: str) -> _Named | None:
+    database, table = _parted(written)
+    scheme, mark, rest = database.partition("://")
+    kind, url = _kind(database), database
+    if scheme.lower() in _WEB and mark:
+        web = Source(name="web", path=f"{scheme}://{rest.rpartition('@')[2]}")  # without a login
+        with _told_of(web):
+            located(web, Path.cwd())  # it raises
+    if not mark and kind is not None and (database == written or not _is_file(written)):
+        url = f"{kind}:///{quote(database)}"
+    elif not mark and (not _is_variable(database) or _is_file(written) or _is_file(database)):
+        return None
+    with _told_of(Source(name="database", url=url)):
+        return _of_database(url, table, database)
+
+
+@contextmanager
+def _told_of(source: Source) -> Iterator[None]:
+    """Let errors name a place alone: there is neither a client yet nor a file with settings."""
+    try:
+        yield
+    except TableError as problem:
+        advice = problem.without_settings
+        raise problem.retold(where=source.place, advice=advice) from problem
+
+
+def _is_variable(database: str) -> bool:
+    """Return whether an environment variable is named, which holds a whole url."""
+    return re.fullmatch(r"\$(\w+|\{\w+\})", database, re.ASCII) is not None
 
 
 def _parted(written: str) -> tuple[str, str]:
@@ -120,6 +170,8 @@ def _of_database(url: str, table: str, database: str) -> _Named:
     # until the url is known to be one without a password, no part of it is a name
     source = located(Source(name="database", url=url, query=table), Path.cwd())
     bare = Path(unquote(str(source.url).partition("?")[0])).stem
+    if _is_variable(url):
+        bare = url.strip("${}")  # nothing of what is in it
     source = replace(source, name=bare)
     query, own = table, "query"
     if not _QUERY.match(table):

@@ -19,8 +19,8 @@ import math
 import os
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -34,6 +34,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from intarsia.core.settings import absolute_path
+from intarsia.core.side_by_side import interruptible
 from intarsia.data.column import as_text, column_of
 from intarsia.data.formats.pieces import gathered
 from intarsia.data.source import Source
@@ -43,11 +44,14 @@ from intarsia.errors import TableError, first_line, listed, shortened
 _NO_FILE = {
     "locked": "another program writes to it: try again when that is done, or read a copy",
     "set lock on file": "another program has it open to write: close it there, or read a copy",
-    "readonly database": "a program was stopped while it wrote to it: open it once with one that "
-    "may write, which takes back what was half written",
+    "readonly database": "a program was stopped while it wrote to it, or has it open: open it once "
+    "with one that may write, which takes back what was half written, or let this user write into "
+    "its folder",
     "malformed": "the file is damaged: put back a copy",
     "not a database": "the file is another one, or damaged: correct url, or put back a copy",
     "not a valid DuckDB": "the file is another one, or damaged: correct url, or put back a copy",
+    "external extensions": "the file is another database's, such as one of SQLite's, or the query "
+    "calls a function of an extension, which is not loaded: correct url or query",
     "enough bytes": "the file was cut: put back a copy",
     "unable to open": "let this user read the file, and write into its folder where a file that "
     "ends in -wal lies beside it",
@@ -55,6 +59,7 @@ _NO_FILE = {
 
 _Row = tuple[Any, ...]
 _BATCH = 2**18  # values that are read at once
+_TO_CANCEL = 5.0  # seconds that a server has to hear that a query is to end
 
 _FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
 _SECRET = re.compile(r"pass(?!file)|pwd|secret|token|credential", re.IGNORECASE)  # in their names
@@ -99,6 +104,7 @@ _NO_CONNECTION = {
     "no pg_hba.conf entry": "the server lets this user in neither from here nor this way: ask its "
     "administrator",
     "does not exist": "correct the names of database and user in url",
+    "on socket": "no server listens at this socket: name its host in url, or start it",
     "Connection refused": "no server listens there: start it, or correct host and port in url",
     "the database system is": "it starts or stops just now: try again in a minute",
     "too many": "all connections that it grants are in use: try again, or have more granted",
@@ -121,15 +127,15 @@ _NO_ROWS = {
 }
 
 
-def _locate_files(url: str, folder: Path) -> str:
-    """Return a url whose parameters that name a file are absolute from a folder."""
+def _with_files(url: str, placed: Callable[[str], str]) -> str:
+    """Return a url with other names of the files that its parameters name."""
     start, mark, rest = url.partition("?")
     if not mark:
         return url
     given = parse_qsl(rest, keep_blank_values=True)
     for at, (key, value) in enumerate(given):
         if key in _FILES and value not in ("", "system") and not value.startswith("$"):
-            given[at] = key, absolute_path(value, folder)
+            given[at] = key, placed(value)
     return f"{start}?{urlencode(given, safe='/$:{}', quote_via=quote)}"
 
 
@@ -149,7 +155,9 @@ def _check_no_password(written: str, url: URL, source: Source) -> None:
         )
 
 
-def _from_postgresql(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
+def _from_postgresql(
+    url: URL, query: str, source: Source, folder: Path | None, rows: bool
+) -> pa.Table:
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise source.error(
             f"url names the driver {url.drivername!r}, whose TLS is not checked here",
@@ -181,30 +189,77 @@ def _from_postgresql(url: URL, query: str, source: Source, folder: Path | None) 
                         )
                     yield cursor
 
-            return _table(asked, folder)
+            def found() -> pa.Table:
+                try:
+                    return _table(asked, folder, rows)
+                except engine.dialect.loaded_dbapi.DataError as error:
+                    if error.sqlstate is not None:  # the server's, and not of a value that it sent
+                        raise
+                    _load_all_days(connection)
+                    return _table(asked, folder, rows)
+
+            return interruptible(found, partial(connection.cancel_safe, timeout=_TO_CANCEL))
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         raise _sentence(getattr(error, "orig", None) or error, source) from None
     finally:
         engine.dispose()
 
 
-def _table(asked: Callable[[], AbstractContextManager[Any]], folder: Path | None) -> pa.Table:
+def _load_all_days(connection: Any) -> None:
+    """Let a connection give a day or time that Python has not, such as infinity, as a text.
+
+    The loaders take four times as long as the usual ones.
+    """
+    from psycopg import DataError
+    from psycopg.types import datetime
+
+    def with_texts(usual: type[Any]) -> type[Any]:
+        class Loader(usual):  # type: ignore[misc]
+            def load(self, data: Any) -> Any:
+                try:
+                    return super().load(data)
+                except DataError:
+                    return bytes(data).decode()
+
+        return Loader
+
+    for name, usual in {
+        "date": datetime.DateLoader,
+        "interval": datetime.IntervalLoader,
+        "time": datetime.TimeLoader,
+        "timestamp": datetime.TimestampLoader,
+        "timestamptz": datetime.TimestamptzLoader,
+        "timetz": datetime.TimetzLoader,
+    }.items():
+        connection.adapters.register_loader(name, with_texts(usual))
+
+
+def _table(
+    asked: Callable[[], AbstractContextManager[Any]], folder: Path | None, rows: bool = True
+) -> pa.Table:
     """Return the rows of a query, which `asked` begins, of the types that all of them have.
 
     Where rows further down are of another type than those before them, the query is asked again.
+    Without `rows` the names of its columns alone are.
     """
     schema: pa.Schema | None = None
     while True:
         with asked() as cursor:
             names = [one[0] for one in cursor.description]
+            if not rows:
+                return _without_rows(names)
             some = partial(cursor.fetchmany, max(1, _BATCH // len(names)))
             first = some()
             own = _batch(names, first).schema if schema is None else schema
             try:
-                rows = chain([first], iter(some, []))
-                return gathered(own, (_batch(names, one, own) for one in rows), folder)
+                every = chain([first], iter(some, []))
+                return gathered(own, (_batch(names, one, own) for one in every), folder)
             except _OtherTypesError as others:
                 schema = others.schema
+
+
+def _without_rows(names: Sequence[str]) -> pa.Table:
+    return pa.Table.from_arrays([pa.nulls(0)] * len(names), names=names)
 
 
 class _OtherTypesError(Exception):
@@ -288,7 +343,7 @@ def absolute_url(source: Source, folder: Path) -> str | None:
         return source.url
     url = _database_url(source)
     if url.get_backend_name() == "postgresql":
-        return _locate_files(written, folder)
+        return _with_files(written, lambda file: absolute_path(file, folder))
     place = url.database
     if not _in_a_file(url) or place in (None, "", ":memory:"):
         return source.url
@@ -333,12 +388,16 @@ def _database_url(source: Source) -> URL:
             'write e.g. "sqlite:///bank.sqlite", "duckdb:///bank.duckdb" or '
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
-    if "@" in (url.host or ""):  # which would be looked up as a name, and stand in an error
-        raise source.error(
-            "url has an @ where its host is to be, which may be of a password",
-            "write %40 for each @ in a password, and %25 for each %",
-        )
+    if url.drivername == "postgres":  # as others call it, too
+        url = url.set(drivername="postgresql")
     _check_no_password(written, url, source)
+    _, _, behind = os.path.expandvars(written).partition("://")[2].partition(":")[2].partition("@")
+    whole = "://" not in written and "@" in behind and not _in_a_file(url)
+    if whole or "@" in (url.host or ""):
+        raise source.error(  # else a part of the password would be taken for the host, and told
+            "url has an @ in its password",
+            "write %40 for each @, and %25 for %, %2F for /, %3F for ? and %23 for #",
+        )
     other = [name for name in _named(written) if not _OF_DATABASES.fullmatch(name)]
     if other and "://" in written and not _in_a_file(url):
         raise source.error(
@@ -358,11 +417,11 @@ def _expanded(written: str) -> str:
     login, at, place = rest.rpartition("@")
     # a variable may hold both parts of a login
     user, divider, password = login.partition(":")
-    login = _quoted(user, safe="" if divider else ":") + divider + _quoted(password)
-    return f"{scheme}://{login}{at}{os.path.expandvars(place)}{mark}{_quoted(parameters)}"
+    login = _with_values(user, safe="" if divider else ":") + divider + _with_values(password)
+    return f"{scheme}://{login}{at}{os.path.expandvars(place)}{mark}{_with_values(parameters)}"
 
 
-def _quoted(written: str, safe: str = "") -> str:
+def _with_values(written: str, safe: str = "") -> str:
     """Return a part of a url with the values of its variables, none of which ends the part."""
     return _VARIABLE.sub(lambda one: quote(os.environ[one[1] or one[2]], safe=safe), written)
 
@@ -378,20 +437,34 @@ def query_columns(source: Source, folder: Path | None = None) -> pa.Table:
     return found
 
 
+def query_names(source: Source) -> list[str]:
+    """Return the names of the columns that the query of a source selects."""
+    found = _rows(source, source.query or "", None, rows=False)
+    return list(found.column_names)
+
+
 def table_queries(source: Source) -> dict[str, str]:
     """Return the query of all rows of each table and view of a source's database, by its name.
 
-    The name has the schema before it, unless that is the usual one.
+    The name has the schema before it, unless that is the usual one. Of several that would be the
+    same, such as of `"x"."y"` and `"x.y"`, each is quoted.
     """
     kind = _database_url(source).get_backend_name()
     found = _rows(source, _TABLES.get(kind, ""), None).to_pylist()
+    paths = [[part for part in (one["place"], one["name"]) if part] for one in found]
+    plain = Counter(map(".".join, paths))
     queries = {}
-    for one in found:
-        place = [one["place"]] if one["place"] else []
-        path = [one["whole"]] * bool(one["whole"]) + place + [one["name"]]
-        quoted = ('"' + part.replace('"', '""') + '"' for part in path)
-        queries[".".join([*place, one["name"]])] = f"select * from {'.'.join(quoted)}"
+    for one, path in zip(found, paths, strict=True):
+        name = ".".join(path)
+        whole = [one["whole"]] * bool(one["whole"])
+        queries[name if plain[name] == 1 else _quoted(path)] = (
+            f"select * from {_quoted([*whole, *path])}"
+        )
     return queries
+
+
+def _quoted(path: Sequence[str]) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in path)
 
 
 # the tables that a query may name: the schema of each ("": the usual one), and the database's name
@@ -399,8 +472,9 @@ def table_queries(source: Source) -> dict[str, str]:
 _TABLES = {
     "sqlite": "select '' as whole, '' as place, name from sqlite_master "
     "where type in ('table', 'view') and substr(name, 1, 7) <> 'sqlite_' order by name",
-    "duckdb": "select case when table_schema = table_catalog then table_catalog else '' end "
-    "as whole, case when table_schema = 'main' then '' else table_schema end as place, "
+    "duckdb": "select case when lower(table_schema) in (lower(table_catalog), 'system', 'temp') "
+    "then table_catalog else '' end as whole, "
+    "case when table_schema = 'main' then '' else table_schema end as place, "
     "table_name as name from information_schema.tables "
     "where table_schema <> 'information_schema' order by place, name",
     # materialised views, too, which the standard's list of tables lacks
@@ -413,13 +487,13 @@ _TABLES = {
 }
 
 
-def _rows(source: Source, query: str, folder: Path | None) -> pa.Table:
-    """Return the rows of a query to a source's database."""
+def _rows(source: Source, query: str, folder: Path | None, *, rows: bool = True) -> pa.Table:
+    """Return the rows of a query to a source's database; without `rows` its columns alone."""
     url = _database_url(source)
     place = url.database
     if _in_a_file(url) and not (place and Path(place).is_file()):
         raise source.error(
-            f"there is no database file {place!r}",
+            f"there is no database file {place or ''!r}",
             "correct url (its file is relative to the experiment file)",
             "correct its name",
         )
@@ -432,14 +506,21 @@ def _rows(source: Source, query: str, folder: Path | None) -> pa.Table:
             "write the table to a Parquet or CSV file, and set path in place of url and query",
             "write the table to a Parquet or CSV file, and name that",
         )
-    return run(url, query, source, folder)
+    return run(url, query, source, folder, rows)
 
 
 def relative_url(url: str, folder: Path) -> str:
-    """Return a url with the file of its database as it is named from a folder."""
-    if "$" in url or not _in_a_file(found := make_url(url)):
+    """Return a url with the files in it as they are named from a folder."""
+
+    def placed(file: str) -> str:
+        return Path(os.path.relpath(file, folder)).as_posix()
+
+    if "://" in url and not _in_a_file(make_url(url)):
+        return _with_files(url, placed)
+    if "$" in url:
         return url
-    place = Path(os.path.relpath(found.database or "", folder)).as_posix()
+    found = make_url(url)
+    place = placed(found.database or "")
     return found.set(database=place).render_as_string(hide_password=False)
 
 
@@ -456,7 +537,7 @@ def values_size(source: Source) -> float:
 _UNPACKED = 4  # times the size of a file of DuckDB, which packs columns
 
 
-def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
+def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None, rows: bool) -> pa.Table:
     try:
         import duckdb
     except ImportError as error:
@@ -470,28 +551,32 @@ def _from_duckdb(url: URL, query: str, source: Source, folder: Path | None) -> p
             statements = connection.extract_statements(query)
             if [one.type for one in statements] != [duckdb.StatementType.SELECT]:
                 raise _no_select(source)
+            asked = connection.sql(query)
+            if not rows:
+                return _without_rows(asked.columns)
+            # as it is called now, and in older versions
+            reader = getattr(asked, "to_arrow_reader", None) or asked.fetch_arrow_reader
 
-            def read() -> pa.Table:
-                found = connection.sql(query)
-                # as it is called now, and in older versions
-                reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
-                batches = reader(max(1, _BATCH // len(found.columns)))
+            def found() -> pa.Table:
+                batches = reader(max(1, _BATCH // len(asked.columns)))
                 return gathered(batches.schema, batches, folder)
 
-            return _stoppable(read, connection.interrupt)
+            return interruptible(found, connection.interrupt)
     except (duckdb.Error, OSError) as error:  # Arrow passes errors among the rows on as the latter
         raise _refused(error, source) from error
 
 
-def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None) -> pa.Table:
+def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None, rows: bool) -> pa.Table:
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise source.error(
             f"url names the driver {url.drivername!r}, which is not Python's own",
             'write "sqlite:///..."',
         )
-    place = Path(str(url.database)).resolve().as_uri()
+    file = Path(str(url.database)).resolve()
+    before = file.stat() if _in_no_hands(file) else None
+    how = "mode=ro" if before is None else "immutable=1"
     try:
-        opened = sqlite3.connect(f"{place}?mode=ro", uri=True, check_same_thread=False)
+        opened = sqlite3.connect(f"{file.as_uri()}?{how}", uri=True, check_same_thread=False)
         with closing(opened) as connection:
             connection.set_authorizer(_allow_reading)
 
@@ -501,25 +586,44 @@ def _from_sqlite(url: URL, query: str, source: Source, folder: Path | None) -> p
                     raise _no_select(source)
                 return closing(cursor)
 
-            return _stoppable(partial(_table, asked, folder), connection.interrupt)
+            def read() -> pa.Table:
+                try:
+                    return _table(asked, folder, rows)
+                except sqlite3.OperationalError as error:
+                    if "Could not decode" not in str(error):
+                        raise
+                    connection.text_factory = _text_or_bytes  # slower than the usual one
+                    return _table(asked, folder, rows)
+
+            found = interruptible(read, connection.interrupt)
     except (sqlite3.Error, sqlite3.Warning) as error:
         refused = "not authorized" in str(error) or "one statement" in str(error)
         raise (_no_select(source) if refused else _refused(error, source)) from error
+    if before is not None and file.stat().st_mtime_ns != before.st_mtime_ns:
+        raise source.error("the file was changed while it was read", "try again")
+    return found
 
 
-def _stoppable(read: Callable[[], pa.Table], interrupt: Callable[[], None]) -> pa.Table:
-    """Return what is read in a thread: in this one a view without end would keep Ctrl-C waiting.
+def _in_no_hands(file: Path) -> bool:
+    """Return whether SQLite could not read a file, for want of one that it would write beside it.
 
-    `interrupt` ends the query that runs.
+    So it is with a write-ahead log in a folder that this user may only read. Where no program has
+    the file open, or left a log, the file is whole without one.
     """
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read)
-        try:
-            return reading.result()
-        except BaseException:
-            while wait([reading], 0.1).not_done:  # it may begin its query just now
-                interrupt()
-            raise
+    beside = (file.with_name(f"{file.name}-{end}") for end in ("wal", "journal"))
+    if os.access(file.parent, os.W_OK) or any(one.exists() for one in beside):
+        return False
+    with suppress(OSError), file.open("rb") as opened:
+        return opened.read(20)[18:] == b"\2\2"  # read and written with such a log
+    return False
+
+
+def _text_or_bytes(written: bytes) -> str | bytes:
+    """Return what SQLite takes for a text, as bytes where it is not UTF-8."""
+    try:
+        return written.decode()
+    except UnicodeDecodeError:
+        return written
 
 
 def _allow_reading(action: int, *_: str | None) -> int:
