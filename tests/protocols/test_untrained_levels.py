@@ -228,7 +228,7 @@ def test_a_note_on_a_listed_column_says_that_no_row_has_the_level():
     tables["bank"].loc[tables["bank"].index[tested][:4], "town"] = "sea"
     notes = ran(tables, "hyfdca", test=0.3, categorical=["town"]).notes
     [said] = [note for note in notes if "'town=sea'" in note]
-    assert "or of a column in categorical any" in said
+    assert "set least_rows = 1 if the model may tell of few rows" in said
 
 
 def test_a_network_beside_a_federation_learns_from_its_own_levels_alone():

@@ -44,8 +44,8 @@ _UNITS = 4  # of a sum that is rounded, finer and finer
 _NONE = 1e-3  # counted values, below which there are none: a sealed sum may be inexact
 _IS_CONSTANT = "Constant over all training samples, or but for fewer than least_rows at each client"
 _OF_FEW_ROWS = (
-    "Levels that no client has least_rows training rows of, or of a column in categorical any "
-    "(others count as missing; list a column there if the model may tell of few rows)"
+    "Levels of which no client has least_rows training rows (their rows count as missing; set "
+    "least_rows = 1 if the model may tell of few rows)"
 )
 _UNTOLD = f"Of fewer than {FEWEST} training values at each client that has it"
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
