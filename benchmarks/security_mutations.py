@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOTALS = "tests/attacks/test_replaced_totals.py"
 OPENING = "tests/attacks/test_opening.py"
+INIT = "tests/cli/test_init.py"
 REPLIES = "tests/attacks/test_malformed_replies.py"
 LATE = "tests/engines/remote/test_caller.py"
 SHARED_ROWS = "tests/attacks/test_labels_by_shared_rows.py"
@@ -150,6 +151,27 @@ def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
 
 
 MUTATIONS = [
+    *_of(
+        "inspection/proposals/unfit_columns.py",
+        (
+            "columns named as persons that init has learned from",
+            "    if not (text or numbered) or not names_persons(own.name):\n",
+            "    if True:\n",
+            INIT,
+        ),
+        (
+            "addresses and telephones that init has learned from",
+            'return f"has {kind}, which may tell persons"',
+            "pass",
+            INIT,
+        ),
+        (
+            "columns of persons at a small table",
+            "if words(own.name) not in persons",
+            "if not _of_persons(own)",
+            INIT,
+        ),
+    ),
     *_of(
         "deployment/client_models.py",
         (

@@ -18,7 +18,7 @@ import pytest
 import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
-from intarsia.inspection.proposals.column_names import is_group
+from intarsia.inspection.proposals.column_names import is_group, tells_persons
 from intarsia.inspection.proposals.proposal import propose
 from intarsia.inspection.tails import amounts_of
 from intarsia.results.result import load
@@ -438,6 +438,105 @@ def test_names_and_ids_of_persons_are_no_category(tmp_path, name, kept):
         assert (name in one.source.categorical) is kept
         assert (one.source.least_rows == 5) is kept
         assert not kept or name not in one.left_out
+
+
+_PERSONS = {
+    *("KundenNr", "kd_nr", "card_number", "cc_num", "PatientName", "patientname", "Driver1"),
+    *("fahrer", "médico_curante", "attending_physician", "Hausarzt", "behandelnder_Arzt"),
+    *(
+        "médecin traitant",
+        "lekarz",
+        "huisarts",
+        "msisdn",
+        "tel",
+        "license_plate",
+        "kfz_kennzeichen",
+    ),
+    *("targa", "vin", "ip", "IPAddress", "user_agent", "device_id", "listing_agent"),
+    *("sprzedawca", "Makler", "officer", "captain", "owner", "username", "lname", "Anschrift"),
+    *("geohash", "DNI", "PESEL", "codice_fiscale", "kod_pacjenta", "policy_holder", "patient_nbr"),
+    *("hospital_number", "tail_num", "employee_code", "email", "kfz_kennzeichen", "sales_rep"),
+}
+_THINGS = {
+    *("zip3", "code_postal", "codigo_postal", "EAN", "gtin", "barcode", "Artikelnr", "part_no"),
+    *("flight_number", "terminal_id", "hospital_id", "school_name", "station_id", "diag_1"),
+    *("payer_code", "emp_title", "employer", "car_model", "merchant_name", "medical_specialty"),
+    *("agent_type", "doctor_specialty", "email_domain", "StockCode", "nom_produit", "airport"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(_PERSONS | _THINGS))
+def test_a_name_tells_persons_in_each_language_and_things_not(name):
+    assert tells_persons(name) is (name in _PERSONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "why"),
+    [
+        ("where", "10.0.{}.7", "addresses of devices"),
+        ("where", "u{}", ""),
+        ("reached", "+49171{:07}", "telephone numbers"),
+        ("paid_from", "DE{:020}", "numbers of bank accounts"),
+        ("spot", "48.1{:03}, 11.58", "places on a map"),
+        ("told_by", "Dr. M{}", "persons with their titles"),
+        ("brand", "Dr{}", ""),
+        ("surgeon", "M{}", "is named as persons"),
+    ],
+)
+@pytest.mark.parametrize("values", [40, 150])  # which the reader takes for a category
+def test_columns_that_tell_of_persons_are_left_out_by_their_values_or_names(
+    tmp_path, name, written, why, values
+):
+    """Of 250 doctors and addresses `init` had others learn, and of 150 by any column's name."""
+    rng = np.random.default_rng(0)
+    for at, rows in enumerate((3000, 300)):
+        some = values if at == 0 else 8  # few at one party, who else would name them
+        frame = pd.DataFrame({name: [written.format(one) for one in rng.integers(0, some, rows)]})
+        frame["age"] = rng.integers(20, 90, rows)
+        frame["died"] = rng.choice(["no", "yes"], rows)
+        frame.to_csv(tmp_path / f"ward{at}.csv", index=False)
+    for one in propose([tmp_path / "ward0.csv", tmp_path / "ward1.csv"], labels=["died"]).tables:
+        assert (name in one.left_out) is bool(why)
+        assert not why or why in one.left_out[name]
+
+
+def test_a_number_named_as_persons_are_is_an_id_where_it_is_long(tmp_path):
+    rng = np.random.default_rng(0)
+    for at in range(2):
+        cards = rng.integers(4 * 10**15, 5 * 10**15, 60)
+        frame = pd.DataFrame({"card_number": rng.choice(cards, 600)})
+        frame["phone"] = rng.integers(0, 40, 600)  # how many there are
+        frame["died"] = rng.choice(["no", "yes"], 600)
+        frame.to_csv(tmp_path / f"ward{at}.csv", index=False)
+    for one in propose([tmp_path / "ward0.csv", tmp_path / "ward1.csv"], labels=["died"]).tables:
+        assert [*one.left_out] == ["card_number"]
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("zip3", "{}xx"), ("StockCode", "mixed"), ("flight_number", "{}"), ("EAN", "4006381{:06}")],
+)
+def test_codes_are_categories_where_some_have_a_mark_and_a_small_table_has_each_once(
+    tmp_path, name, written
+):
+    """`940xx` was a number with a unit; one `gift_0001` left all of a column of codes out."""
+    rng = np.random.default_rng(0)
+    codes = [written.format(101 + one) for one in range(300)]
+    if written == "mixed":
+        codes = [*map(str, range(21_000, 21_200)), *(f"gift_{one} x" for one in range(100))]
+    for at, rows in enumerate((5000, 4000, 40)):
+        drawn = zipf(rng, rows, 300) if rows > 300 else rng.permutation(300)[:rows]
+        frame = pd.DataFrame({"visit_id": [f"{at}-{row}" for row in range(rows)]})
+        frame[name] = [codes[one] for one in drawn]
+        frame["age"] = rng.integers(20, 90, rows)
+        frame["died"] = rng.choice(["no", "yes"], rows)
+        frame.to_csv(tmp_path / f"ward{at}.csv", index=False)
+    paths = [tmp_path / f"ward{at}.csv" for at in range(3)]
+    for one in propose(paths, labels=["died"]).tables:
+        assert one.source.categorical == (name,)
+        assert one.source.least_rows == 5
+        assert not one.source.units
+        assert name not in one.left_out
 
 
 @pytest.mark.parametrize("levels", [150, 250, 750])

@@ -478,8 +478,8 @@ def notes_on_other(tables: Mapping[ClientId, Table], encoding: Encoding) -> tupl
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return (
         f"Levels of {', '.join(found[:5])}{more} have fewer rows than least_rows, and count as "
-        f"{RARE!r}. Set least_rows lower, or list the column in categorical, if others may know "
-        "their names. Rows of levels that fewer training rows of a client have count as missing.",
+        f"{RARE!r}. Set least_rows = 1 if others may know their names. Rows of levels that fewer "
+        "training rows of a client have count as missing.",
     )
 
 

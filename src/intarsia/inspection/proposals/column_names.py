@@ -94,6 +94,12 @@ _CODES = {
     *("zip", "zipcode", "postcode", "postal", "plz", "postleitzahl", "article", "artikel", "sku"),
     *("product", "produkt", "item", "store", "shop", "branch", "filiale", "merchant", "warehouse"),
     *("icd", "sic", "naics", "isco", "district", "department", "municipality", "ward", "code"),
+    *("codigo", "cp", "kod", "postnummer", "pocztowy", "mcc", "ean", "gtin", "upc", "isbn"),
+    *("barcode", "material", "part", "supplier", "vendor", "lieferant", "hospital", "clinic"),
+    *("school", "station", "airport", "flight", "terminal", "campaign", "beat", "block"),
+    *("diag", "diagnosis", "diagnose", "procedure", "drg", "cpt", "atc", "ndc", "drug"),
+    *("artikelnr", "artikelnummer", "materialnummer", "tienda", "producto", "magasin", "produit"),
+    *("negozio", "prodotto", "sklep", "produkty", "winkel", "butik", "codice", "artikelnummern"),
 }
 # of the words of ids, the ones whose rows may be several of one person
 _PERSONS = {
@@ -103,7 +109,7 @@ _PERSONS = {
     *("klant", "klient", "pacjent", "kund", "patienten", "pat", "versicherter", "versicherten"),
     *("proband", "probanden", "teilnehmer", "mitglieder", "participant", "enrollee", "beneficiary"),
     *("policyholder", "cardholder", "student", "pupil", "employee", "driver", "adherent", "assure"),
-    *("asegurado", "alumno", "assistito", "utente", "usuario"),
+    *("asegurado", "alumno", "assistito", "utente", "usuario", "klienta", "pacjenta", "kd"),
 }
 # what has several rows as well; alone, without a word of ids, they may be the name of its kind
 _MACHINES = {
@@ -112,21 +118,83 @@ _MACHINES = {
     *("maschine", "maschinen", "gerat", "gerate", "geraete", "anlage", "anlagen", "fahrzeug"),
     *("zahler", "zaehler", "appareil", "vehicule", "maquina", "macchina", "apparaat"),
 }
-# what names a person, or where one lives
+# what names a person, or where one lives, or is of one person alone
 _NAMES = {
-    *("name", "surname", "forename", "firstname", "lastname", "fullname", "middlename", "nickname"),
+    *("name", "names", "surname", "forename", "firstname", "lastname", "fullname", "middlename"),
+    *("nickname", "nick", "fname", "lname", "username", "login", "handle", "holder", "inhaber"),
     *("vorname", "nachname", "familienname", "nom", "prenom", "nombre", "apellido", "apellidos"),
     *("nome", "cognome", "sobrenome", "naam", "voornaam", "achternaam", "imie", "nazwisko"),
-    *("fornamn", "efternamn", "address", "adresse", "adres", "direccion", "indirizzo", "endereco"),
-    *("street", "strasse", "rue", "calle", "straat", "ulica", "phone", "telephone", "telefon"),
-    *("mobile", "email", "mail", "iban", "passport", "birthday", "birthdate", "geburtsdatum"),
+    *("fornamn", "efternamn", "titular", "titulaire", "birthday", "birthdate", "geburtsdatum"),
+    # where one lives or is
+    *("address", "addr", "adresse", "anschrift", "adres", "direccion", "indirizzo", "endereco"),
+    *("street", "strasse", "rue", "calle", "straat", "ulica", "domicilio", "domicile", "geohash"),
+    *("gps", "latlon", "coordinates", "koordinaten", "coordenadas", "hausnummer"),
+    # by which one is reached
+    *("phone", "telephone", "telefon", "telefono", "telefone", "telefoon", "tel", "telefonu"),
+    *("mobile", "handy", "fax", "msisdn", "imsi", "imei", "email", "mail", "correo"),
+    *("ip", "ipaddress", "ipaddr", "mac", "cookie", "session", "fingerprint", "useragent"),
+    # what a bank, a state or an insurer numbers
+    *("iban", "pan", "card", "karte", "kartennummer", "tarjeta", "carte", "acct", "accountno"),
+    *("passport", "ausweis", "nss", "nif", "dni", "nie", "cuit", "curp", "rut", "cpf", "pesel"),
+    *("nip", "bsn", "ahv", "svnr", "kvnr", "npi", "lanr", "fiscale", "personnummer", "nhs"),
+    # what is on a vehicle
+    *("plate", "plates", "kennzeichen", "targa", "immatriculation", "matricula", "kenteken"),
+    *("nummerplaat", "rejestracja", "vin", "fahrgestellnummer", "tailnum"),
+}
+# who serves others, and whose names and numbers are those of persons
+_STAFF = {
+    *("doctor", "doctors", "physician", "provider", "prescriber", "surgeon", "nurse", "gp"),
+    *("consultant", "therapist", "dentist", "clinician", "radiologist", "anesthesiologist"),
+    *("arzt", "arztin", "aerztin", "behandler", "operateur", "pfleger", "medico", "medica"),
+    *("medecin", "docteur", "infirmier", "infirmiere", "arts", "huisarts", "lekarz", "lakare"),
+    *("agent", "broker", "makler", "vermittler", "berater", "realtor", "salesperson", "salesman"),
+    *("seller", "verkaufer", "verkaeufer", "vendedor", "vendeur", "venditore", "sprzedawca"),
+    *("verkoper", "cashier", "kassierer", "staff", "mitarbeiter", "bearbeiter", "sachbearbeiter"),
+    *("pracownik", "empleado", "employe", "medewerker", "teacher", "lehrer", "professor"),
+    *("officer", "judge", "richter", "lawyer", "attorney", "anwalt", "manager", "supervisor"),
+    *("recruiter", "interviewer", "operator", "technician", "inspector", "adjuster", "author"),
+    *("reviewer", "captain", "pilot", "rider", "fahrer", "conducteur", "conductor", "kierowca"),
+    *("owner", "besitzer", "eigentumer", "eigentuemer", "halter", "propietario", "proprietario"),
+    *("proprietaire", "własciciel", "tenant", "mieter", "landlord", "vermieter", "applicant"),
+    *("borrower", "cosigner", "guarantor", "antragsteller", "passenger", "guest", "contact"),
+    *("candidate", "bewerber", "candidat", "candidato", "kandydat", "witness", "victim", "suspect"),
+}
+# of which a column tells beside a person, and that are no person's
+_SHARED = {
+    *("type", "typ", "kind", "art", "category", "kategorie", "class", "klasse", "group", "gruppe"),
+    *("segment", "level", "stufe", "grade", "rank", "status", "state", "specialty", "speciality"),
+    *("specialisation", "specialization", "fachrichtung", "role", "rolle", "title", "occupation"),
+    *("job", "beruf", "industry", "sector", "branch", "team", "domain", "race", "gender", "sex"),
+    *("age", "language", "sprache", "nationality", "zip", "plz", "postcode", "diagnosis", "plan"),
+    *("channel", "kanal", "network", "bank", "method", "mode", "reason", "os", "school"),
+    *("station", "supplier", "vendor", "airline", "airport", "campaign", "route"),
 }
 # whose names are none of a person
 _THINGS = {
     *("product", "item", "brand", "company", "merchant", "store", "shop", "city", "country"),
     *("drug", "medication", "test", "species", "model", "hospital", "ward", "department", "region"),
+    *(
+        "station",
+        "school",
+        "team",
+        "league",
+        "airport",
+        "supplier",
+        "campaign",
+        "course",
+        "variety",
+    ),
+    *("movie", "film", "song", "game", "genre", "terminal", "flight", "part", "material"),
+    *("produkt", "artikel", "marke", "modell", "firma", "stadt", "ort", "gemeinde", "land"),
+    *("klinik", "abteilung", "wirkstoff", "medikament", "lieferant", "filiale"),
+    *("produit", "article", "marque", "modele", "entreprise", "ville", "commune", "pays"),
+    *("producto", "marca", "modelo", "empresa", "ciudad", "municipio", "pais", "prodotto"),
+    *("citta", "comune", "azienda", "miasto", "gmina", "marka", "firmy"),
 }
-_OF_IDS = {"id", "ids", "nr", "no", "nummer", "number", "num", "code", "key", "uuid", "kennung"}
+_OF_IDS = {
+    *("id", "ids", "nr", "nbr", "no", "nummer", "number", "num", "code", "key", "uuid", "kennung"),
+    *("codigo", "codice", "kod", "numero", "numer", "hash"),
+}
 # what pandas and R call an index without a name, once it is written
 _ROW_NUMBERS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+|\.\.\.\d+|index|row_?names?")
 _AMOUNT_ENDS = ("anzahl", "zeit", "tage", "jahre", "monate", "stunden", "stufe", "punkte", "alter")
@@ -150,7 +218,7 @@ _TIMES_ALONE = {"time", "days", "months", "tage", "monate", "jours", "mois"}
 @lru_cache(maxsize=1 << 15)
 def words(name: str) -> tuple[str, ...]:
     """Return the words of a column's name, in small letters without accents."""
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})", " ", name)  # IPAddress
     plain = "".join(
         one for one in unicodedata.normalize("NFKD", parted) if not unicodedata.combining(one)
     )
@@ -203,10 +271,45 @@ def is_time_until(name: str) -> bool:
 def is_code(name: str) -> bool:
     """Return whether a name is that of a code, such as a postcode or a product's, and no more.
 
-    `zip` and `store_no` are such, `product_price` is none.
+    `zip`, `zip3`, `diag_1` and `store_no` are such, `product_price` and `num_store` are none.
     """
-    own = set(words(name))
-    return bool(_CODES & own) and own <= _CODES | _OF_IDS
+    own = [one.rstrip("0123456789") for one in words(name)]
+    known = {one for one in own if one}
+    return bool(_CODES & known) and known <= _CODES | _OF_IDS and own[0] not in _COUNTS
+
+
+_COUNTS = {"n", "no", "num", "number", "numero", "numer"}  # before what is counted, or numbered
+
+
+def names_persons(name: str) -> bool:
+    """Return whether a name is that of persons, or of what each has alone, such as an address.
+
+    `customer_id`, `last_name`, `listing_agent` and `Kennzeichen` are such, `brand_name`,
+    `agent_type` and `device_model` not.
+    """
+    written = [one.rstrip("0123456789") or one for one in words(name)]  # Driver1
+    if is_group(" ".join(written)) or {*pairwise(written)} & _PERSONS_OF_TWO:
+        return True
+    own = {*written, *(part for one in written for part in _two_parts(one))}
+    said = own & _NAMES or own & _STAFF or any(one.endswith(_PERSON_ENDS) for one in own)
+    return bool(said) and not own & (_THINGS | _SHARED)
+
+
+_PERSONS_OF_TWO = {
+    *(("sales", "rep"), ("social", "security"), ("geo", "hash"), ("lat", "lon"), ("lat", "lng")),
+    *((one, end) for one in ("cc", "tail", "hospital") for end in ("no", "nr", "num", "number")),
+}
+# as of Hausarzt and KFZ-Kennzeichen written as one word
+_PERSON_ENDS = ("arzt", "arztin", "huisarts", "kennzeichen", "fahrer", "makler", "vermittler")
+
+
+def _two_parts(word: str) -> tuple[str, ...]:
+    """Return the two words that one is written of, of which one names a person, as patientname."""
+    for at in range(2, len(word) - 1):
+        first, second = word[:at], word[at:]
+        if first in _PERSONS | _STAFF and second in _NAMES | _STAFF | _OF_IDS | _SHARED:
+            return first, second
+    return ()
 
 
 def tells_persons(name: str) -> bool:
@@ -214,10 +317,9 @@ def tells_persons(name: str) -> bool:
 
     `customer_id`, `last_name` and `street` are such, `product_code` and `brand_name` not.
     """
-    own = {*words(name)}
-    if is_group(name) or (own & _NAMES and not own & _THINGS):
+    if names_persons(name):
         return True
-    return is_id(name) and not is_code(name) and not own & {"code", "codes"}
+    return is_id(name) and not is_code(name) and not {*words(name)} & (_THINGS | {"code", "codes"})
 
 
 def is_weight(name: str) -> bool:

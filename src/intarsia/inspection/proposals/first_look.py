@@ -22,7 +22,7 @@ from intarsia.data.source import Source
 from intarsia.data.texts import Texts
 from intarsia.errors import TableError, listed
 from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, counted
-from intarsia.inspection.proposals.column_names import is_amount, is_id
+from intarsia.inspection.proposals.column_names import is_amount, is_code, is_id
 from intarsia.inspection.proposals.missing_words import missing_words
 from intarsia.inspection.proposals.table_proposal import Column, TableProposal
 from intarsia.inspection.proposals.unfit_columns import what_is_wrong
@@ -148,7 +148,7 @@ def _with_units(source: Source, texts: Mapping[str, tuple[NDArray[np.int32], Tex
             continue
         given = own.like(r"\p{Nd}")
         # where some of the texts are no amounts, all of them are none
-        if not given or is_id(name) or not _are_amounts(given[:_FIRST])[0]:
+        if not given or is_id(name) or is_code(name) or not _are_amounts(given[:_FIRST])[0]:
             continue
         amounts, unit, beyond = _are_amounts(given)
         if not amounts or (beyond and len(given) - beyond < _LEAST_AMOUNTS):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from pyarrow import types
 
 from intarsia.data.column import plain_figures
+from intarsia.data.column_types import FEW_LEVELS, coded_texts, features_of
 from intarsia.data.column_types import MOST_LEVELS as MOST_LEVELS_READ
-from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.source import LEAST_ROWS
 from intarsia.errors import TableError, listed
 from intarsia.inspection.proposals.codes_or_amounts import MOST_CODES, MOST_LEVELS, counted
 from intarsia.inspection.proposals.column_names import (
-    is_amount,
     is_code,
     is_id,
+    names_persons,
     tells_persons,
     words,
 )
@@ -54,7 +55,16 @@ def with_no_label(one: TableProposal) -> TableProposal:
 
 def without_unfit(tables: Sequence[TableProposal]) -> list[TableProposal]:
     """Leave out the columns that are no features, and list those that are categories or codes."""
-    why = [{own.name: _unfit(own, one) for own in one.features} for one in tables]
+    persons = {words(own.name) for one in tables for own in one.features if _of_persons(own)}
+    why = [
+        {
+            own.name: _unfit(own, one)
+            if words(own.name) not in persons
+            else _of_persons(own) or _NAMED
+            for own in one.features
+        }
+        for one in tables
+    ]
     many = _of_many_levels(tables, why)
     found = []
     for one, reasons in zip(tables, why, strict=True):
@@ -95,7 +105,7 @@ def _of_many_levels(
             rows[name] = rows.get(name, 0) + int(counts.sum())
             often[name] = often.get(name, 0) + int(counts[frequent].sum())
             levels[name] = max(levels.get(name, 0), int(frequent.sum()))
-            if reason or _is_code_as_number(own):
+            if (reason and not reason.startswith(_IN_EVERY_ROW)) or _is_code_as_number(own):
                 many.add(name)
     return {
         name
@@ -108,19 +118,57 @@ _LEAST_OFTEN = 0.5  # share of the rows whose level five rows or more have
 _MOST_OFTEN = 20_000  # such levels of a table; with more of them a run takes long
 
 
+def _of_persons(own: Column) -> str:
+    """Return why a column tells of persons, by its values or its name; "": it does not."""
+    some = [*islice(own.texts, _MOST_SEEN)]
+    for kind, pattern in _OF_PERSONS.items() if own.figures is None or _has_plus(some) else ():
+        if all(2 * sum(map(bool, map(pattern.fullmatch, a))) > len(a) for a in (some[:20], some)):
+            return f"has {kind}, which may tell persons"
+    text = own.figures is None and len(own.texts) > FEW_LEVELS
+    numbered = own.whole and min(own.figures or (0.0,)) >= _LEAST_OF_IDS
+    if not (text or numbered) or not names_persons(own.name):
+        return ""
+    return _NAMED + (AS_CATEGORY if text and own.rows >= LEAST_ROWS * len(own.texts) else "")
+
+
+_NAMED = "is named as persons, or their addresses and ids, are"
+
+
+def _has_plus(some: Sequence[str]) -> bool:
+    return bool(some) and some[0].startswith("+")
+
+
+_MOST_SEEN = 1000  # texts of a column, by which it is told what they are
+_LEAST_OF_IDS = 10_000_000  # smaller numbers may be amounts, whatever their name
+_OF_PERSONS = {
+    "addresses of devices": re.compile(
+        r"(\d{1,3}\.){3}\d{1,3}|([0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{0,4}:){4,7}\S*"
+    ),
+    "telephone numbers": re.compile(r"(\+|00)[1-9]([ ()/.-]?\d){7,14}"),
+    "numbers of bank accounts": re.compile(r"[A-Z]{2}\d{2}( ?[A-Z0-9]{4}){2,7}( ?[A-Z0-9]{1,3})?"),
+    "places on a map": re.compile(r"\(?-?\d{1,3}\.\d{2,},? *-?\d{1,3}\.\d{2,}\)?"),
+    "numbers of vehicles": re.compile(r"(?=.*\d)(?=.*[A-Z])[A-HJ-NPR-Z0-9]{17}"),
+    "persons with their titles": re.compile(r"(Dr|Prof|Mr|Mrs|Herr|Frau|Mme)(\.|\b) *\S.*"),
+}
+
+
 def _is_category(own: Column, why: str) -> bool:
     """Return whether a column can be a category, where `why` is the reason to leave it out."""
     if not why:
         return own.figures is None or _is_code_as_number(own)
     if why.startswith("mixes numbers and text"):
-        return all(map(_CODE.fullmatch, own.texts))
+        named = is_code(own.name) or "code" in words(own.name)
+        return named or all(map(_CODE.fullmatch, own.texts))
+    if why.startswith(_IN_EVERY_ROW):  # of a small table, where those of others are frequent
+        return own.figures is None or is_code(own.name)
+    if why.startswith("has numbers with "):  # as 940xx is a postcode
+        return is_code(own.name)
     return _MANY_TEXTS in why or why.startswith(_WITH_ZEROS)
 
 
 def _is_code_as_number(own: Column) -> bool:
     """Return whether whole numbers are named like codes, and are too many for `as_one_kind`."""
-    named = own.whole and is_code(own.name) and not is_amount(own.name)
-    return named and len(own.texts) > MOST_CODES and not counted([own])
+    return own.whole and is_code(own.name) and len(own.texts) > MOST_CODES and not counted([own])
 
 
 def _unfit(own: Column, one: TableProposal) -> str:
@@ -131,7 +179,7 @@ def _unfit(own: Column, one: TableProposal) -> str:
         return f"missing in {100 * own.missing:.0f} % of the rows"
     distinct = own.distinct and own.rows >= LEAST_SHARED
     if distinct and (own.numbered or (own.whole and is_id(own.name))):
-        return "another whole number in every row, as an id has"
+        return f"{_IN_EVERY_ROW[1]} in every row, as an id has"
     if own.whole and len(own.texts) > 1 and all(map(_DAY.fullmatch, own.texts)):
         return "has dates without marks; to learn from it, write them as 2026-01-31 in the table"
     if own.coded and len(own.texts) > MOST_LEVELS:
@@ -148,7 +196,7 @@ def _unfit(own: Column, one: TableProposal) -> str:
     if said.startswith("mixes numbers and text") and len(own.texts) <= MOST_CODES:
         said += "; or, if its numbers are answers or codes, list it in categorical"
     if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
-        return "another text in every row"
+        return f"{_IN_EVERY_ROW[0]} in every row"
     if _MANY_TEXTS in said:
         often = own.rows >= LEAST_ROWS * len(own.texts)
         said += AS_CATEGORY if often else _by_beginnings(own)
@@ -190,8 +238,9 @@ def _is_plain(own: Column, one: TableProposal) -> bool:
 
 AS_CATEGORY = (
     "; to learn from it, if its texts tell nothing of single rows, list it in categorical, "
-    "and take it out of exclude"
+    f"set least_rows = {LEAST_ROWS}, and take it out of exclude"
 )  # as a reason ends where five rows or more have each of many texts
+_IN_EVERY_ROW = ("another text", "another whole number")  # how a reason begins
 _MANY_TEXTS = " different texts in "
 _WITH_ZEROS = "codes with zeros in front"
 _CODE = re.compile(r"[A-Z]{0,3}[0-9][0-9A-Z.]*")  # such as 428, 250.83 and V27
