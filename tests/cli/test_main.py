@@ -182,7 +182,7 @@ def test_paragraphs_of_help_are_as_wide_as_the_terminal():
     done = subprocess.run(
         command, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True
     )
-    assert "\n npz file with a client's own columns, or with all of them. The output is CSV:" in (
+    assert "\n npz file with a client's own columns, or with all of them; or a database and" in (
         done.stdout
     )
 
