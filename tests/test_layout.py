@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def modules(source: Path) -> list[Path]:
 
 
 def packages(source: Path) -> list[Path]:
-    return sorted(path.parent for path in source.rglob("__init__.py"))
+    return sorted({path.parent for path in source.rglob("*.py")})
 
 
 def crowded_folders(source: Path) -> list[str]:
@@ -158,6 +159,13 @@ def stray_test_folders(tests: Path, source: Path) -> list[str]:
     )
 
 
+def left_out(patterns: str, root: Path) -> list[str]:
+    """Return tracked files that a file of patterns leaves out of packages or of an image."""
+    listing = ["git", "-C", str(root), "ls-files", "-z", "-c", "-i", f"--exclude-from={patterns}"]
+    done = subprocess.run(listing, capture_output=True, check=True, text=True)
+    return [name for name in done.stdout.split("\0") if name]
+
+
 def importers(library: str, source: Path) -> set[str]:
     """Return the files that import a library, wherever in them."""
     found = set()
@@ -175,7 +183,8 @@ def packages_without_docstring(source: Path) -> list[str]:
     return [
         folder.relative_to(source).as_posix()
         for folder in packages(source)
-        if not ast.get_docstring(syntax(folder / "__init__.py"))
+        if not (folder / "__init__.py").is_file()
+        or not ast.get_docstring(syntax(folder / "__init__.py"))
     ]
 
 
@@ -235,6 +244,12 @@ def test_the_tests_mirror_the_packages():
 
 def test_every_package_says_what_it_is_for():
     assert packages_without_docstring(SOURCE) == []
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no checkout")
+@pytest.mark.parametrize("patterns", [".gitignore", ".dockerignore"])
+def test_what_is_tracked_is_packed(patterns):
+    assert left_out(patterns, ROOT) == []
 
 
 def test_packages_name_modules_that_are_there():
@@ -355,6 +370,20 @@ def test_a_test_folder_without_a_package_is_found(tree):
 def test_a_package_without_a_docstring_is_found(tree):
     (tree / "low/__init__.py").write_text("")
     assert packages_without_docstring(tree) == ["low"]
+
+
+def test_a_folder_of_modules_that_is_no_package_is_found(tree):
+    (tree / "low/runs").mkdir()
+    (tree / "low/runs/artist.py").write_text("")
+    assert packages_without_docstring(tree) == ["low/runs"]
+
+
+def test_a_tracked_file_that_is_left_out_is_found(tree):
+    root = tree.parent
+    (root / "ignored").write_text("low/\n!tests/low/\n")
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", str(root), *command], check=True)
+    assert left_out("ignored", root) == ["intarsia/low/__init__.py", "intarsia/low/solver.py"]
 
 
 def test_a_docstring_that_names_a_lost_module_is_found(tree):

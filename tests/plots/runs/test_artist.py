@@ -75,7 +75,7 @@ def test_pictures_have_the_classes_of_the_model_wherever_they_are_drawn(
     assert shown.classes == ("no", "yes")
     for name in ("here", "beside", "unnamed"):
         (tmp_path / name).mkdir()
-    
+
     pictures.draw(tmp_path / "here", shown)
     pictures.draw(tmp_path / "unnamed", replace(shown, classes=()))
     with artist_beside(held, 2) as artist:
@@ -172,17 +172,24 @@ def test_a_run_takes_what_began_ahead_of_it(finished_run, tmp_path, first_run):
 @pytest.mark.parametrize("ends", ["the run", "who began it", "an error"])
 def test_what_began_ahead_ends_where_no_run_takes_it(finished_run, first_run, ends):
     _, held = finished_run
-    with pytest.raises(KeyError), artist_ahead() as draw_here:
-        (ahead,) = module._AHEAD
-        if ends == "who began it":
-            draw_here()
-            assert is_gone(ahead)
-        elif ends == "the run":
-            with artist_beside(held, 1) as artist:
-                assert artist is None
-            assert is_gone(ahead)
-        raise KeyError
-    assert is_gone(ahead)
+    began = []
+
+    def end_it():
+        with artist_ahead() as draw_here:
+            (ahead,) = module._AHEAD
+            began.append(ahead)
+            if ends == "who began it":
+                draw_here()
+                assert is_gone(ahead)
+            elif ends == "the run":
+                with artist_beside(held, 1) as artist:
+                    assert artist is None
+                assert is_gone(ahead)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        end_it()
+    assert is_gone(*began)
     assert not module._AHEAD
 
 
