@@ -1458,6 +1458,22 @@ def test_codes_of_tables_without_a_common_column_are_no_ids_where_few_are_known(
     assert main(["init", "a.csv", "b.csv", "--label", "label", "--label", "died"]) == 0
 
 
+def test_a_code_that_repeats_elsewhere_is_no_id_of_a_small_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    codes = np.array([f"SKU-{at:04}" for at in range(300)])
+    rows = {"north": 2000, "south": 1500, "kiosk": 25}
+    for name, count in rows.items():
+        own = rng.permutation(codes)[:count] if count < 300 else rng.choice(codes, count)
+        frame = pd.DataFrame({"sku": own, "amount": rng.gamma(2, 9, count).round(2)})
+        frame.assign(fraud=np.arange(count) % 2).to_csv(f"{name}.csv", index=False)
+    assert main(["init", *(f"{name}.csv" for name in rows), "--label", "fraud"]) == 0
+    for client in tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))["client"]:
+        assert client["categorical"] == ["sku"]
+        assert "id" not in client
+        assert "exclude" not in client
+
+
 def test_ids_have_the_name_that_they_have_elsewhere_though_few_are_shared(tmp_path, monkeypatch):
     """It was left out, as one that does not tell its rows apart, and with it 12 shared rows."""
     answers = [

@@ -68,8 +68,9 @@ def test_the_table_is_written_as_init_proposes_it_and_nothing_else_changes(kit, 
         "exclude": ["opened"],
     }
     said = " ".join(capsys.readouterr().err.split())
+    assert "of the label 'default' and the id 'customer'" in said
+    assert "41 of 'shop' (those of 5 rows or more), 2 classes of 'default': 'no', 'yes'." in said
     assert "learn the names of 2 columns: 'shop', 'income'" in said
-    assert "41 of 'shop' (those of 5 rows or more)" in said  # and "other"
     assert "corner" not in said + text
     found = read(read_settings(kit / "local", "bank").table)
     assert len(found.samples) == ROWS
@@ -90,6 +91,18 @@ def test_another_table_is_replaced_only_where_that_is_said(kit, capsys):
     assert text.startswith('[site]\nname = "bank"\n[policy]\n# mine\napprove = "all"\n\n[table]\n')
     assert "units" not in text
     assert tomllib.loads(text)["table"]["id"] == "customer"
+
+
+def test_comments_above_what_follows_the_table_stay(kit):
+    path = site_of(kit)
+    own = '[table]\npath = "other.csv"\n# of 2023\nid = "a"\n[table.units]\n# in %\nb = "%"\n'
+    policy = '# decided by the board\n\n# in May\n[policy]\napprove = "all"\n'
+    path.write_text(f'[site]\nname = "bank"\n{own}\n{policy}')
+    assert main(["federation", "table", str(kit), "bank.csv", "--overwrite"]) == 0
+    text = path.read_text()
+    assert text.startswith(f'[site]\nname = "bank"\n{policy}\n[table]\n')
+    assert "2023" not in text
+    assert "%" not in text
 
 
 @pytest.mark.parametrize("own", ['table = { path = "a.csv" }\n', 'table.path = "a.csv"\n'])

@@ -16,8 +16,12 @@ from intarsia.errors import ExperimentError, listed, several
 if TYPE_CHECKING:
     from intarsia.data.table import Table
 
-# a [table] with its subtables, and the lines that stand in its place until there is one
-_TABLE = re.compile(r"^\[\s*table\s*[\].].*?(?=^\[(?!\s*table\s*[\].])|\Z)", re.M | re.S)
+# a [table] with its subtables, but for comments above what follows it
+_TABLE = re.compile(
+    r"^\[\s*table\s*[\].].*?(?=^(?:#[^\n]*\n(?:#[^\n]*\n|[ \t]*\n)*)?\[(?!\s*table\s*[\].])|\Z)",
+    re.M | re.S,
+)
+# what stands in its place until there is one
 _NO_TABLE = re.compile(r"^# \[table\].*\n(?:# (?:path|id|label) = .*\n)*", re.M)
 _MOST_TOLD = 12  # columns
 
@@ -70,7 +74,8 @@ def write_site_table(
     table = replace(table, source=replace(table.source, name=settings.name))
     before = file.read_text(encoding="utf-8")
     own = table_text(replace(proposal, tables=(table,)), folder.resolve())
-    seen = read(table_of(tomllib.loads(own)["table"], settings.name, folder, file))
+    source = table_of(tomllib.loads(own)["table"], settings.name, folder, file)
+    seen = read(source)
     after = f"{_NO_TABLE.sub('', _TABLE.sub('', before)).rstrip()}\n\n{own}"
     if _beside(after) != _beside(before):
         raise ExperimentError(
@@ -81,7 +86,7 @@ def write_site_table(
     for note in proposal.notes:
         say(f"check: {note}")
     tell_table(table)
-    for line in _told_of(seen):
+    for line in _told_of(seen, source.id):
         say(line)
     say(f"wrote [table] into {file}: read it, and change what is not so.")
     say(f"It holds from the next start on: intarsia federation site {kit}")
@@ -100,19 +105,30 @@ def _beside(text: str) -> dict[str, object] | None:
     return {key: own for key, own in tree.items() if key != "table"}
 
 
-def _told_of(table: Table) -> list[str]:
+def _told_of(table: Table, own_id: str | None) -> list[str]:
     """Return in sentences what the server and other sites learn of a table before the first sum."""
-    levels = [
+    from intarsia.deployment.table_metadata import classes_of
+
+    texts = [
         f"{len(one.public_levels):,} of {name!r}"
         + (" (all)" if one.least_rows <= 1 else f" (those of {one.least_rows} rows or more)")
         for name, one in table.categorical.items()
     ]
+    more = len(texts) - _MOST_TOLD
+    texts[_MOST_TOLD:] = [f"those of {several(more, 'column')} more"] if more > 0 else []
+    named = [] if table.labels is None else [f"the label {table.labels.name!r}"]
+    named += [] if own_id is None else [f"the id {own_id!r}"]
+    if table.labels is not None and (found := classes_of(table.labels)):
+        texts.append(
+            f"{several(len(found), 'class', 'classes')} of {table.labels.name!r}: "
+            f"{listed(found, _MOST_TOLD)}"
+        )
+    texts += ["units of columns"] if table.units else []
     said = [
         f"{several(len(table.samples), 'row')}. Before the first sum the server and the other "
         f"sites learn the names of {several(len(table.columns), 'column')}: "
-        f"{listed(table.columns, _MOST_TOLD)}."
+        f"{listed(table.columns, _MOST_TOLD)}{'; of ' if named else ''}{' and '.join(named)}."
     ]
-    if levels:
-        more = f" and of {len(levels) - _MOST_TOLD} more" if levels[_MOST_TOLD:] else ""
-        said.append(f"They learn these texts: {', '.join(levels[:_MOST_TOLD])}{more}.")
+    if texts:
+        said.append(f"They learn these texts: {', '.join(texts)}.")
     return said

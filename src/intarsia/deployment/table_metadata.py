@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hmac import compare_digest
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Holding
@@ -81,17 +83,14 @@ def describe(
     classes: tuple[str, ...] = ()
     if labels is not None:
         numbers = labels.values.dtype.kind == "f"
-        present = ~np.isnan(labels.values) if numbers else labels.values != ""
-        found = np.unique(labels.values[present])
-        if labels.telling and not set(found.tolist()) <= set(settings.named):
+        if labels.telling and not set(_present(labels).tolist()) <= set(settings.named):
             raise TableError(
                 f"label column {labels.name!r} {labels.telling}, and the server comes to know the "
                 "classes",
                 "name the column that has the labels, or list all classes in [labels]",
                 where=f"Client {table.client!r}",
             )
-        many = numbers and labels.to_predict
-        classes = _MANY if many else tuple(str(one) for one in found.tolist())
+        classes = _MANY if numbers and labels.to_predict else classes_of(labels)
     empty = [
         name
         for at, name in enumerate(table.numeric)
@@ -117,6 +116,19 @@ def describe(
         table.units,
         "" if labels is None else labels.unit,
     )
+
+
+def classes_of(labels: LabelColumn) -> tuple[str, ...]:
+    """Return the classes that a site tells of its labels, as text; none of numbers to predict."""
+    if labels.values.dtype.kind == "f" and labels.to_predict:
+        return ()
+    return tuple(str(one) for one in _present(labels).tolist())
+
+
+def _present(labels: LabelColumn) -> NDArray[Any]:
+    """Return the labels that occur, each once, in ascending order."""
+    own = labels.values
+    return np.unique(own[~np.isnan(own) if own.dtype.kind == "f" else own != ""])
 
 
 def agree(tables: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> Encoding:

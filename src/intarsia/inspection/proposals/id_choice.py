@@ -229,12 +229,23 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         # without a row in common, ids still keep the rows' own numbers out of the features
         own = candidates[one.source.name]
         known = [name for name in own if name in chosen.values()]
-        if likely := known or [*filter(is_id, own)]:
+        likely = known or [n for n in own if is_id(n) and not _repeats_elsewhere(n, one, tables)]
+        if likely:
             chosen[one.source.name] = likely[0]
     for one in tables:
         if one.source.name not in chosen:
             _refuse_repeats(one, tables, chosen, candidates)
     return chosen
+
+
+def _repeats_elsewhere(name: str, one: TableProposal, tables: Sequence[TableProposal]) -> bool:
+    """Return whether another table has a column of this name whose values repeat.
+
+    Then it says what rows are about, such as a product, and tells the few rows of `one` apart by
+    chance.
+    """
+    others = (other.columns.get(name) for other in tables if other is not one)
+    return any(own and len(own.texts) < _NEARLY_ALL * own.rows for own in others)
 
 
 def _likeness(first: Column, second: Column) -> float:
