@@ -881,6 +881,19 @@ MUTATIONS = [
             "kept = [(known, sets)]",
             BETWEEN_JOBS,
         ),
+        ("levels at a site", "category.public_levels", "category.levels", TEXTS),
+        (
+            "levels that one row more or fewer makes known",
+            "if not 0 < few < self._least:\n            return None\n        return ascending(",
+            "if True:\n            return None\n        return ascending(",
+            BETWEEN_JOBS,
+        ),
+        (
+            "levels that were told in a set-up alone",
+            "content = codec.encode((known, sets, told))",
+            "return found\n        content = codec.encode((known, sets, told))",
+            BETWEEN_JOBS,
+        ),
     ),
     *_of(
         "deployment/policy.py",
@@ -1344,7 +1357,6 @@ MUTATIONS = [
             "",
             GUESSED,
         ),
-        ("levels at a site", "one.public_levels", "one.levels", TEXTS),
         ("classes at a site", "if labels.telling and", "if False and", TEXTS),
         ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
     ),
