@@ -1551,7 +1551,17 @@ MUTATIONS = [
         ("kits: a new authority", "if not new:", "if False:", JOINING),
     ),
     *_of(
+        "deployment/operations/backup.py",
+        (
+            "kits: a site's that says it is the server's",
+            "if about.server is not is_of_server(found / _KIT):",
+            "if False:",
+            BACKUP,
+        ),
+    ),
+    *_of(
         "deployment/operations/archive.py",
+        ("kits: members too deep to be removed", "len(name.parts) <= _DEEPEST", "True", BACKUP),
         ("kits: members elsewhere", '".." not in name.parts', "True", BACKUP),
         (
             "kits: links in a file",
