@@ -881,6 +881,19 @@ MUTATIONS = [
             "kept = [(known, sets)]",
             BETWEEN_JOBS,
         ),
+        ("levels at a site", "category.public_levels", "category.levels", TEXTS),
+        (
+            "levels that one row more or fewer makes known",
+            "if not 0 < few < self._least:\n            return None\n        return ascending(",
+            "if True:\n            return None\n        return ascending(",
+            BETWEEN_JOBS,
+        ),
+        (
+            "levels that were told in a set-up alone",
+            "content = codec.encode((known, sets, told))",
+            "return found\n        content = codec.encode((known, sets, told))",
+            BETWEEN_JOBS,
+        ),
     ),
     *_of(
         "deployment/policy.py",
@@ -1344,7 +1357,6 @@ MUTATIONS = [
             "",
             GUESSED,
         ),
-        ("levels at a site", "one.public_levels", "one.levels", TEXTS),
         ("classes at a site", "if labels.telling and", "if False and", TEXTS),
         ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
     ),
@@ -1539,7 +1551,17 @@ MUTATIONS = [
         ("kits: a new authority", "if not new:", "if False:", JOINING),
     ),
     *_of(
+        "deployment/operations/backup.py",
+        (
+            "kits: a site's that says it is the server's",
+            "if about.server is not is_of_server(found / _KIT):",
+            "if False:",
+            BACKUP,
+        ),
+    ),
+    *_of(
         "deployment/operations/archive.py",
+        ("kits: members too deep to be removed", "len(name.parts) <= _DEEPEST", "True", BACKUP),
         ("kits: members elsewhere", '".." not in name.parts', "True", BACKUP),
         (
             "kits: links in a file",

@@ -193,7 +193,16 @@ def proves(column, level):
 
 def told(**changes):
     """Return what the server of clients that prove their levels says, but for what it changes."""
-    said = {n: describe(one, "row", LabelSettings(), proves) for n, one in tables().items()}
+    said = {
+        client: describe(
+            one,
+            {column: own.public_levels for column, own in one.categorical.items()},
+            "row",
+            LabelSettings(),
+            proves,
+        )
+        for client, one in tables().items()
+    }
     return replace(agree(said, LabelSettings()), **changes)
 
 

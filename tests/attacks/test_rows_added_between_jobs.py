@@ -8,6 +8,7 @@ counts of the test part tell the label of a row that was added to it, whatever t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 
@@ -18,10 +19,11 @@ import sites
 from intarsia.core.block import Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.data import table
+from intarsia.data.table import Category
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
-from intarsia.deployment.earlier_jobs import TrainedRows, TrainedValues, hashed
+from intarsia.deployment.earlier_jobs import ToldLevels, TrainedRows, TrainedValues, hashed
 from intarsia.deployment.table_metadata import Held
 from intarsia.engines.remote import site
 from intarsia.errors import PolicyError, RefusedError
@@ -513,6 +515,91 @@ def test_counts_of_two_jobs_tell_no_label_of_a_test_row_added_between(tmp_path, 
     assert (after[0] - before[0], after[1] - before[1]) == told
     log = (tmp_path / "post/log/site.log").read_text()
     assert ('"event":"new labels wait"' in log) == (not policy)
+
+
+@pytest.fixture
+def told_levels(monkeypatch):
+    """Return which levels of a column the server is told by the post in each set-up."""
+    found, read = [], client_setup.Work._read
+
+    def looked(work, state, message):
+        state, said = read(work, state, message)
+        if work._settings.name == "post":
+            found.append(said.levels["f4"])
+        return state, said
+
+    monkeypatch.setattr(client_setup.Work, "_read", looked)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+@pytest.mark.parametrize("change", ["added", "added before a job", "removed"])
+def test_a_level_that_five_rows_have_by_one_that_changed_is_told_as_before(
+    tmp_path, told_levels, salt, policy, change, monkeypatch
+):
+    """The server knows how many rows a site has: of one that is new it learned the level.
+
+    Rows of the test part do not wait, and levels are told before a site refuses a job.
+    """
+    federation = opened_ids(Federation(tmp_path, 'least_rows = 5\ncategorical = ["f4"]\n' + policy))
+    rare = 5 if change == "removed" else 4
+    levels = dict.fromkeys(range(rare), "rare") | {ROWS: "rare"}
+    for name in NAMES:
+        cells_of(federation, name, first=0, of=lambda row: levels.get(row, f"l{row % 3}"))
+    if change == "added before a job":  # a server that departs begins none
+
+        def stop(*_):
+            raise PolicyError("none begins")
+
+        monkeypatch.setattr(client_setup.Work, "_encode", stop)
+    how = {"split": {"test": TEST, "salt": salt}, "alignment": {"ids": "plain"}}
+
+    def run(out):
+        with contextlib.suppress(PolicyError):
+            federation.run(out, **how)
+
+    run("first")
+    if change == "removed":
+        del federation.tables["post"][0]
+        federation.write("post")
+    else:
+        federation.add("post", 1)
+        cells_of(federation, "post", first=ROWS, of=levels.get)
+    run("second")
+    before, after = ("rare" in one for one in told_levels)
+    assert before == (change == "removed")
+    assert (before != after) == bool(policy)
+    if change == "added" and not policy:
+        federation.add("post", 20)
+        cells_of(federation, "post", first=ROWS, of=lambda _: "rare")
+        run("third")
+        assert "rare" in told_levels[-1]
+
+
+def test_levels_are_those_of_the_nearest_table_before(tmp_path):
+    told = ToldLevels(tmp_path / "told.levels", 5)
+
+    def job(rows, having, **more):
+        codes = np.where(np.arange(rows) < having, 0, -1).astype(np.int32)
+        columns = {"f": Category(codes, ("rare",), 5)} | more
+        return told.settle(hashed(np.arange(rows)), columns)
+
+    assert job(100, 4)["f"] == ("other",)
+    for rows in range(101, 105):
+        assert job(rows, 9)["f"] == ("other",)
+    assert job(105, 9)["f"] == ("rare",)
+    assert job(103, 4)["f"] == ("rare",)  # two less than then, three more than the first
+    assert job(101, 9)["f"] == ("other",)
+    assert job(105, 4)["f"] == ("other",)  # values that were corrected, of the same rows
+    assert job(200, 9)["f"] == ("rare",)
+    for rows in range(300, 300 + 100 * 64, 100):  # the first are forgotten
+        assert job(rows, 9)["f"] == ("rare",)
+    assert job(101, 9)["f"] == ("rare",)
+    found = job(102, 9, g=Category(np.zeros(102, np.int32), ("new",), 5))
+    assert found == {"f": ("rare",), "g": ("new",)}
+    # told since: the next table does not differ from this one in it
+    lacking = job(101, 0, g=Category(np.full(101, -1, np.int32), ("new",), 5))
+    assert lacking["g"] == ("new",)
 
 
 def test_where_few_of_the_rows_that_were_evaluated_are_left_out_none_are(tmp_path):

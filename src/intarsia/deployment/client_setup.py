@@ -26,7 +26,13 @@ from intarsia.data.table import Hashes, Table
 from intarsia.deployment import client_folder, client_models
 from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_models import Ended, Scales
-from intarsia.deployment.earlier_jobs import JoinedRows, TrainedRows, TrainedValues, hashed
+from intarsia.deployment.earlier_jobs import (
+    JoinedRows,
+    ToldLevels,
+    TrainedRows,
+    TrainedValues,
+    hashed,
+)
 from intarsia.deployment.job_requests import Requests, asked_of
 from intarsia.deployment.policy import (
     READ_TABLES,
@@ -150,6 +156,7 @@ class Work:
         self._values = TrainedValues(folder / "trained.values", self._trained, least)
         self._evaluated = TrainedRows(folder / "graded.rows", least)  # of any part
         self._joined = JoinedRows(folder / "joined.rows", least)
+        self._levels = ToldLevels(folder / "told.levels", least)
         # names of the job's rows and their hashed ids, to compare them with other jobs'
         self._rows: tuple[NDArray[Any], NDArray[np.uint64]] | None = None
         self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
@@ -377,7 +384,8 @@ class Work:
         own = self._settings.table
         id, by = (None, None) if own is None else (own.id, own.split_by)
         self._prove = self._level_proofs(message)
-        said = describe(self._table, id, job.labels, self._prove, by, self._key_proof())
+        levels = self._levels.settle(every, self._table.categorical)
+        said = describe(self._table, levels, id, job.labels, self._prove, by, self._key_proof())
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         more = (
             ("units of columns", said.units or said.label_unit),

@@ -7,6 +7,7 @@ differ in one, the means tell its values.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.data.parsing import ascending
+from intarsia.data.table import Category
 from intarsia.deployment.policy import forbidden
 from intarsia.engines import codec
 from intarsia.errors import CodecError, ExperimentError, several
@@ -23,7 +26,11 @@ from intarsia.errors import CodecError, ExperimentError, several
 Sets = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # rows, and of each the sets that have it
 # and what stands for the rows of the jobs in which every row had one
 Values = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]
+# levels, and of each the sets of rows of which it was told
+Levels = tuple[tuple[str, ...], NDArray[np.uint64]]
 _NO_VALUES: Final[Values] = (np.zeros(0, np.uint64),) * 3
+_NO_LEVELS: Final[Levels] = (), np.zeros(0, np.uint64)
+_COUNTED: Final = ""  # stands for a level of which no row is: the column's were counted
 _MOST_VALUES: Final = 20_000  # of a column at a site, which are compared with other jobs'
 _SETS: Final = 64  # of rows that jobs trained on, the last ones that differ: a bit of a word each
 
@@ -210,6 +217,73 @@ class TrainedValues:
 
     def _read(self) -> dict[str, Values]:
         return {column: tuple(own) for column, own in (_kept(self._path) or {}).items()}
+
+
+class ToldLevels:
+    """Knows which levels of text columns a site told, and of which rows, as `TrainedRows` does.
+
+    A level is told once enough rows have it. Where two tables differ in one row, a level that is
+    told of one of them alone is this row's.
+    """
+
+    def __init__(self, path: Path, least: int) -> None:
+        self._path, self._least = path, least
+
+    def settle(
+        self, every: NDArray[np.uint64], columns: Mapping[str, Category]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the levels of each column to tell, which are kept by then.
+
+        `every` are the `hashed` ids of the table's rows. Where few are others than at an earlier
+        job, the levels are those that were told then. OSError: none may be told.
+        """
+        kept: tuple[Any, Any, dict[str, Levels]] = _kept(self._path) or (*_NO_VALUES[:2], {})
+        known, sets, told = kept
+        rows = np.unique(every)
+        keys = {name: f"{one.least_rows} {name}" for name, one in columns.items()}
+        changes = {bit: sum(both) for bit, both in _changes(known, sets, rows)}
+        then = {name: self._then(changes, *told.get(key, _NO_LEVELS)) for name, key in keys.items()}
+        same = [bit for bit, few in changes.items() if not few]
+        if None in then.values() and not same:
+            known, sets = _with_set((known, sets), rows)
+            told = {key: _one_later(*own) for key, own in told.items()}
+        bit, found = _bits(same or [_SETS - 1]), dict[str, tuple[str, ...]]()
+        for name, category in columns.items():
+            if (now := then[name]) is None:
+                now = category.public_levels
+                words = dict(zip(*told.get(keys[name], _NO_LEVELS), strict=True))
+                words = {level: word & ~bit for level, word in words.items()}
+                for level in (*now, _COUNTED):
+                    words[level] = words.get(level, np.uint64(0)) | bit
+                told[keys[name]] = tuple(words), np.array([*words.values()], np.uint64)
+            found[name] = now
+        content = codec.encode((known, sets, told))
+        if not self._path.exists() or self._path.read_bytes() != content:
+            write_atomically(self._path, content, private=True)
+        return found
+
+    def _then(
+        self, changes: Mapping[int, int], levels: Sequence[str], words: NDArray[np.uint64]
+    ) -> tuple[str, ...] | None:
+        """Return the levels of a column as of the nearest table, if few rows are others; else None.
+
+        `changes` says of each set of rows how many are others, and `words` of which of the sets a
+        level was told.
+        """
+        told = dict(zip(levels, words, strict=True))
+        counted = told.pop(_COUNTED, np.uint64(0))
+        near = [(few, -bit) for bit, few in changes.items() if _bits([bit]) & counted]
+        few, at = min(near, default=(0, 0))
+        if not 0 < few < self._least:
+            return None
+        return ascending(level for level, word in told.items() if word & _bits([-at]))
+
+
+def _one_later(levels: Sequence[str], words: NDArray[np.uint64]) -> Levels:
+    """Return what is kept of a column's levels where one more set of rows comes."""
+    words = words >> np.uint64(1)  # the oldest goes
+    kept = words > 0
+    return tuple(itertools.compress(levels, kept)), words[kept]
 
 
 def _kept(path: Path) -> Any:

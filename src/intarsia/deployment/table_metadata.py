@@ -62,6 +62,7 @@ class Held:
 
 def describe(
     table: Table,
+    levels: Mapping[str, tuple[str, ...]],
     id: str | None,
     settings: LabelSettings,
     prove: Callable[[str, str], bytes] | None = None,
@@ -70,8 +71,9 @@ def describe(
 ) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name.
 
-    `prove` gives what shows to other clients that one of them sent a level of a column, and `key`
-    shows whether they have one key. `split_by` is the name of the column that rows are split by.
+    `levels` are those of its categorical columns that others may know. `prove` gives what shows to
+    other clients that one of them sent a level of a column, and `key` shows whether they have one
+    key. `split_by` is the name of the column that rows are split by.
 
     Raises
     ------
@@ -96,7 +98,6 @@ def describe(
         for at, name in enumerate(table.numeric)
         if isinstance(table.values, np.ndarray) and bool(np.isnan(table.values[:, at]).all())
     ]
-    levels = {name: one.public_levels for name, one in table.categorical.items()}
     return TableMetadata(
         table.columns,
         tuple(empty),

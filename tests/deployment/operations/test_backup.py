@@ -190,6 +190,22 @@ def without(archive_file, name):
             written.addfile(one, io.BytesIO(content) if content is not None else None)
 
 
+def said(file, **changes):
+    """Change what an archive says that it is."""
+    with tarfile.open(file) as given:
+        about = json.loads(given.extractfile("backup.json").read())
+    without(file, "backup.json")
+    named_anew(file, json.dumps({**about, **changes}).encode())
+
+
+def named_anew(file, data):
+    """Add a file that says what an archive is."""
+    with tarfile.open(file, "a") as archived:
+        one = tarfile.TarInfo("backup.json")
+        one.size = len(data)
+        archived.addfile(one, io.BytesIO(data))
+
+
 @pytest.mark.parametrize(
     ("harm", "problem"),
     [
@@ -197,8 +213,15 @@ def without(archive_file, name):
         (lambda file: file.write_bytes(file.read_bytes()[:60_000]), "is no whole file"),
         (lambda file: without(file, "backup.json"), "is no backup"),
         (lambda file: without(file, "kit/local/site.toml"), "is no backup"),
+        # of a server's nobody asks what a site spent
+        (lambda file: said(file, server=True), "is no backup"),
+        (lambda file: said(file, server="yes"), "is no backup"),
+        (
+            lambda file: (without(file, "backup.json"), named_anew(file, b"[" * 10**6)),
+            "is no backup",
+        ),
     ],
-    ids=["no archive", "cut", "unnamed", "no kit"],
+    ids=["no archive", "cut", "unnamed", "no kit", "a server's", "a word", "deep"],
 )
 def test_what_is_no_whole_backup_is_refused(kits, tmp_path, capfd, harm, problem):
     file = tmp_path / "kept.tar"
@@ -223,6 +246,7 @@ def test_what_is_no_whole_backup_is_refused(kits, tmp_path, capfd, harm, problem
         ("kit/pipe", tarfile.FIFOTYPE, "/etc/passwd"),
         ("kit/device", tarfile.CHRTYPE, "/etc/passwd"),
         ("kit/local/site.toml", tarfile.REGTYPE, "/etc/passwd"),
+        ("kit/" + "a/" * 150 + "a", tarfile.REGTYPE, ""),  # which nothing takes away again
     ],
 )
 def test_unsafe_members_are_refused_before_anything_is_written(

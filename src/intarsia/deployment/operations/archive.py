@@ -16,6 +16,7 @@ from intarsia.core.files.atomic_files import UNFINISHED, sync
 from intarsia.errors import ExperimentError, printable
 
 _EXECUTABLE: Final = 0o100
+_DEEPEST: Final = 100  # folders in each other: of a thousand none can be taken away again
 # what comes of names, lengths and times that no tar file of ours has, beside a TarError
 _ODD: Final = (ValueError, OverflowError, RecursionError)
 
@@ -173,12 +174,13 @@ def _check(member: tarfile.TarInfo, path: Path, files: Collection[str]) -> None:
         and not name.is_absolute()
         and ".." not in name.parts
         and "\\" not in member.name
+        and len(name.parts) <= _DEEPEST
     )
     known = member.isreg() or member.isdir() or (member.issym() and _names_one(member, files))
     if not inside or not known or member.issparse():
         raise ExperimentError(
-            f"{path} has {printable(member.name)[:80]!r}, which is a link, a device or a place "
-            "outside of its folder; nothing was unpacked: ask who wrote the file."
+            f"{path} has {printable(member.name)[:80]!r}, which is a link, a device, a place "
+            "outside of its folder or too deep in it; nothing was unpacked: ask who wrote the file."
         )
 
 

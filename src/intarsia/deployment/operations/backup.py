@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from intarsia import __version__
 from intarsia.core.files.atomic_files import UNFINISHED
+from intarsia.core.files.json_text import parse_json
 from intarsia.deployment.client_folder import note_put_back, read_settings
 from intarsia.deployment.federation_file import check_kit, is_of_server
 from intarsia.deployment.job_requests import Requests
@@ -122,9 +123,11 @@ def restore(file: Path, kit: Path, spent: float | None = None) -> Backup:
         )
     with _folder_above(kit), unpacked(file, kit) as found:
         try:
-            content: dict[str, Any] = json.loads((found / _ABOUT).read_bytes())
+            content: dict[str, Any] = parse_json((found / _ABOUT).read_bytes())
             about = Backup(**content)
             check_kit(found / _KIT)
+            if about.server is not is_of_server(found / _KIT):
+                raise ValueError("a site's kit, said to be the server's, or the other way round")
         except (OSError, ValueError, TypeError):
             raise ExperimentError(
                 f"{file} is no backup; give a file that `intarsia federation backup` wrote."
