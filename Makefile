@@ -60,6 +60,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
 
+# The second file takes ten minutes on two loaded cores: Flower starts a process for each call to a node.
 test-flower: $(FLOWER)/setup.stamp
 	$(FLOWER)/bin/python -m pytest -q -m "not gpu" tests/engines/transports/test_flower.py tests/engines/transports/test_flower_deployment.py
 

@@ -2742,7 +2742,10 @@ def failing(tree: Path, tests: tuple[str, ...]) -> str:
     if found.returncode == 0:
         return ""
     named = re.findall(r"^(?:FAILED|ERROR) (\S+)", found.stdout, re.MULTILINE)
-    return named[0] if named else f"pytest itself, exit status {found.returncode}"
+    if not named:  # nothing was noticed: pytest could not run
+        said = (found.stdout + found.stderr)[-2000:]
+        raise SystemExit(f"pytest ended with status {found.returncode} and named no test:\n{said}")
+    return named[0]
 
 
 def mutated(tree: Path, one: Mutation) -> str:

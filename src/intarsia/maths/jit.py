@@ -25,8 +25,7 @@ from typing import Any, TypeVar, cast
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils, event
-from numba.core.caching import UserWideCacheLocator
+from numba.core import caching, cgutils, event
 from numba.extending import intrinsic
 
 _AHEAD = 3  # rows
@@ -115,7 +114,11 @@ def _absolute(own: Any) -> str:
     return found
 
 
-UserWideCacheLocator.get_cache_path = _absolute  # type: ignore[method-assign]  # as said
+try:
+    _user_wide: Any = caching.UserWideCacheLocator
+except AttributeError:  # numba before 0.62
+    _user_wide = caching._UserWideCacheLocator  # type: ignore[attr-defined]
+_user_wide.get_cache_path = _absolute
 
 
 def compiled(
