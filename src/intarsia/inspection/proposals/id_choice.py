@@ -19,7 +19,13 @@ from intarsia.data.reader import ending_of
 from intarsia.data.texts import Texts
 from intarsia.errors import TableError, listed, several
 from intarsia.experiment.entity_alignment import notes_on_ids
-from intarsia.inspection.proposals.column_names import is_amount, is_group, is_id, numbers_rows
+from intarsia.inspection.proposals.column_names import (
+    is_amount,
+    is_code,
+    is_group,
+    is_id,
+    numbers_rows,
+)
 from intarsia.inspection.proposals.table_proposal import (
     LEAST_SHARED,
     MOST_ROWS,
@@ -229,7 +235,7 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         # without a row in common, ids still keep the rows' own numbers out of the features
         own = candidates[one.source.name]
         known = [name for name in own if name in chosen.values()]
-        likely = known or [n for n in own if is_id(n) and not _repeats_elsewhere(n, one, tables)]
+        likely = known or [n for n in own if is_id(n) and not _codes_elsewhere(n, one, tables)]
         if likely:
             chosen[one.source.name] = likely[0]
     for one in tables:
@@ -238,12 +244,14 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
     return chosen
 
 
-def _repeats_elsewhere(name: str, one: TableProposal, tables: Sequence[TableProposal]) -> bool:
-    """Return whether another table has a column of this name whose values repeat.
+def _codes_elsewhere(name: str, one: TableProposal, tables: Sequence[TableProposal]) -> bool:
+    """Return whether a name is that of a code whose values repeat in another table.
 
     Then it says what rows are about, such as a product, and tells the few rows of `one` apart by
     chance.
     """
+    if not is_code(name):  # patients have several visits elsewhere
+        return False
     others = (other.columns.get(name) for other in tables if other is not one)
     return any(own and len(own.texts) < _NEARLY_ALL * own.rows for own in others)
 
